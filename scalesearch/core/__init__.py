@@ -1,0 +1,1 @@
+"""The numerical core: NumPy and SciPy only, importable without TensorFlow, MLflow or Optuna."""

@@ -1,0 +1,58 @@
+"""When to evaluate: a pure function of what was measured so far, so that a resumed run evaluates at the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scalesearch.core.results import Measurement, Objective
+from scalesearch.core.schedule import first_step_from
+
+COARSE_RATIO = 1.25
+NEAR_TARGET = 0.25  # relative distance to the target within which evaluations become fine
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationPlan:
+    """Evaluation points, geometric in examples.
+
+    The ratio between neighbours is `ratio` near the target and just after a decay boundary, `COARSE_RATIO` (or
+    `ratio`, if larger) elsewhere; never more than `max_interval_examples` apart; one exactly at the end.
+    """
+
+    objective: Objective
+    boundaries: tuple[int, ...]
+    first_examples: int
+    max_interval_examples: int
+    end_examples: int
+    ratio: float = 1.05
+
+    def next_step(self, measured: Sequence[Measurement], *, global_batch_size: int) -> int | None:
+        """The step (completed steps) at which to evaluate next, or None if the run is at its end.
+
+        `measured` are the measurements so far, the one at step 0 included.
+        """
+        last_step = first_step_from(self.end_examples, global_batch_size=global_batch_size)
+        now = measured[-1]
+        if now.step >= last_step:
+            return None
+        if now.examples < self.first_examples:
+            examples = self.first_examples
+        else:
+            examples = min(int(now.examples * self._ratio(now)), now.examples + self.max_interval_examples)
+        ahead = [b for b in self.boundaries if now.examples < b < examples]
+        examples = min([examples, *ahead])
+        step = first_step_from(examples, global_batch_size=global_batch_size)
+        return min(max(step, now.step + 1), last_step)
+
+    def _ratio(self, now: Measurement) -> float:
+        after_boundary = any(b <= now.examples < 1.2 * b for b in self.boundaries)
+        if after_boundary or self._near_target(now):
+            return self.ratio
+        return max(self.ratio, COARSE_RATIO)
+
+    def _near_target(self, now: Measurement) -> bool:
+        if self.objective.target is None:
+            return False
+        distance = abs(now.metrics[self.objective.metric] - self.objective.target)
+        return distance <= NEAR_TARGET * abs(self.objective.target)
