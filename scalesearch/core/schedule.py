@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Constant:
     """The same learning rate throughout."""
 
     learning_rate: float
+    kind: Literal["constant"] = "constant"
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -43,6 +45,7 @@ class Piecewise:
     learning_rate: float
     decay_factor: float
     boundaries: tuple[int, ...]
+    kind: Literal["piecewise"] = "piecewise"
 
     def __post_init__(self) -> None:
         if any(b <= a for a, b in pairwise((0, *self.boundaries))):
@@ -66,6 +69,7 @@ class Linear:
     learning_rate: float
     decay_examples: int
     end_factor: float
+    kind: Literal["linear"] = "linear"
 
     def __post_init__(self) -> None:
         if self.decay_examples <= 0:

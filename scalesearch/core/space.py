@@ -1,0 +1,236 @@
+"""The search space: named axes for a sampler on one side, `Parameters` in natural units on the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A closed interval; low == high pins a value."""
+
+    low: float
+    high: float
+
+    def clip(self, value: float) -> float:
+        """The point of the interval that is nearest to `value`."""
+        return min(max(value, self.low), self.high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One dimension as a sampler sees it: uniform in the value or, with `log`, in its logarithm."""
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    integer: bool = False
+
+    def clip(self, value: float) -> float:
+        """The value of the axis that is nearest to `value`."""
+        value = min(max(value, self.low), self.high)
+        return round(value) if self.integer else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizes:
+    """The global batch sizes searched: powers of two (`multiple_of` None) or multiples; all divisible by `divisor`."""
+
+    low: int
+    high: int
+    multiple_of: int | None
+    divisor: int
+
+    def __post_init__(self) -> None:
+        if not self.values():
+            raise ValueError(f"no global batch size between {self.low} and {self.high} is divisible by {self.divisor}")
+
+    def values(self) -> tuple[int, ...]:
+        """All of them, in ascending order."""
+        if self.multiple_of is None:
+            exponents = range(math.ceil(math.log2(self.low)), math.floor(math.log2(self.high)) + 1)
+            return tuple(2**k for k in exponents if 2**k % self.divisor == 0)
+        step = math.lcm(self.multiple_of, self.divisor)
+        return tuple(range(-(-self.low // step) * step, self.high + 1, step))
+
+    def axis(self) -> Axis:
+        """An integer exponent or multiple: never a categorical, which could not be widened later."""
+        values = self.values()
+        if self.multiple_of is None:
+            return Axis(
+                name="log2_global_batch_size",
+                low=values[0].bit_length() - 1,
+                high=values[-1].bit_length() - 1,
+                integer=True,
+            )
+        step = math.lcm(self.multiple_of, self.divisor)
+        return Axis(
+            name=f"global_batch_size_over_{step}",
+            low=values[0] // step,
+            high=values[-1] // step,
+            log=True,
+            integer=True,
+        )
+
+    def to_axis(self, global_batch_size: int) -> float:
+        """The coordinate of a global batch size, unclipped."""
+        if self.multiple_of is None:
+            return math.log2(global_batch_size)
+        return global_batch_size / math.lcm(self.multiple_of, self.divisor)
+
+    def from_axis(self, value: float) -> int:
+        """The global batch size of a coordinate."""
+        if self.multiple_of is None:
+            return int(2 ** round(value))
+        return round(value) * math.lcm(self.multiple_of, self.divisor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantSpace:
+    """No decay."""
+
+    def axes(self) -> tuple[Axis, ...]:
+        return ()
+
+    def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
+        return Constant(learning_rate=learning_rate)
+
+    def coordinates(self, schedule: Schedule) -> dict[str, float]:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PiecewiseSpace:
+    """`decays` ordered boundaries in `boundaries` (examples); a boundary past a run's end is no decay.
+
+    The first boundary is an axis of its own; each further one is the fraction of the way, in log examples, from the
+    boundary before it to the upper limit, so that every coordinate vector is an ordered schedule.
+    """
+
+    decays: int
+    boundaries: Interval
+    decay_factor: Interval
+
+    def axes(self) -> tuple[Axis, ...]:
+        first = Axis(name="decay_boundary_1", low=self.boundaries.low, high=self.boundaries.high, log=True)
+        further = (
+            Axis(name=f"decay_boundary_{i}_fraction", low=0.0, high=1.0) for i in range(2, self.decays + 1)
+        )
+        return (first, *further, *_free("decay_factor", self.decay_factor))
+
+    def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
+        boundaries = [max(1, round(at["decay_boundary_1"]))]
+        for i in range(2, self.decays + 1):
+            before = boundaries[-1]
+            room = math.log(max(self.boundaries.high / before, 1.0))
+            boundary = round(before * math.exp(room * at[f"decay_boundary_{i}_fraction"]))
+            boundaries.append(max(boundary, before + 1))
+        return Piecewise(
+            learning_rate=learning_rate,
+            decay_factor=at.get("decay_factor", self.decay_factor.low),
+            boundaries=tuple(boundaries),
+        )
+
+    def coordinates(self, schedule: Schedule) -> dict[str, float]:
+        given = list(schedule.boundaries[: self.decays])
+        boundaries = given + [self.boundaries.high] * (self.decays - len(given))
+        at = {"decay_boundary_1": float(boundaries[0])}
+        for i in range(2, self.decays + 1):
+            before, boundary = self.boundaries.clip(boundaries[i - 2]), self.boundaries.clip(boundaries[i - 1])
+            room = math.log(self.boundaries.high / before)
+            at[f"decay_boundary_{i}_fraction"] = math.log(boundary / before) / room if room > 0 else 1.0
+        if isinstance(schedule, Piecewise):
+            at["decay_factor"] = schedule.decay_factor
+        return at
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSpace:
+    """Linear decay to a fraction of the learning rate over a number of examples, then constant (the paper's)."""
+
+    decay_examples: Interval
+    end_factor: Interval
+
+    def axes(self) -> tuple[Axis, ...]:
+        return (*_free("decay_examples", self.decay_examples), *_free("end_factor", self.end_factor))
+
+    def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
+        return Linear(
+            learning_rate=learning_rate,
+            decay_examples=max(1, round(at.get("decay_examples", self.decay_examples.low))),
+            end_factor=at.get("end_factor", self.end_factor.low),
+        )
+
+    def coordinates(self, schedule: Schedule) -> dict[str, float]:
+        if isinstance(schedule, Linear):
+            return {"decay_examples": float(schedule.decay_examples), "end_factor": schedule.end_factor}
+        return {"decay_examples": self.decay_examples.high, "end_factor": self.end_factor.high}
+
+
+ScheduleSpace = ConstantSpace | PiecewiseSpace | LinearSpace
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """What is searched. `momentum` None: the optimizer has none; an interval of one point: fixed.
+
+    The learning rate is an axis as effective learning rate, lr/(1 − momentum), and momentum as 1 − momentum, both
+    logarithmic: the coordinates in which the optimum moves least (Shallue et al. 2018, §4.7).
+    """
+
+    batch_sizes: BatchSizes
+    learning_rate: Interval
+    momentum: Interval | None
+    schedule: ScheduleSpace
+    accumulation: int = 1
+
+    def axes(self) -> tuple[Axis, ...]:
+        """All dimensions: a fixed number of them, so that joint samplers see one space."""
+        slow, fast = (1.0 - self.momentum.low, 1.0 - self.momentum.high) if self.momentum else (1.0, 1.0)
+        return (
+            self.batch_sizes.axis(),
+            Axis(
+                name="effective_learning_rate",
+                low=self.learning_rate.low / slow,
+                high=self.learning_rate.high / fast,
+                log=True,
+            ),
+            *_free("one_minus_momentum", Interval(fast, slow)),
+            *self.schedule.axes(),
+        )
+
+    def parameters(self, at: Mapping[str, float]) -> Parameters:
+        """The parameters at the coordinates `at` (one value per axis)."""
+        momentum = None
+        if self.momentum is not None:
+            momentum = 1.0 - at["one_minus_momentum"] if "one_minus_momentum" in at else self.momentum.low
+        learning_rate = self.learning_rate.clip(at["effective_learning_rate"] * (1.0 - (momentum or 0.0)))
+        return Parameters(
+            global_batch_size=self.batch_sizes.from_axis(at[self.batch_sizes.axis().name]),
+            schedule=self.schedule.schedule(learning_rate, at),
+            momentum=momentum,
+            accumulation=self.accumulation,
+        )
+
+    def coordinates(self, parameters: Parameters) -> dict[str, float]:
+        """The coordinates nearest to `parameters`; those outside of the space are clipped to its edge."""
+        at = {
+            self.batch_sizes.axis().name: self.batch_sizes.to_axis(parameters.global_batch_size),
+            "effective_learning_rate": parameters.effective_learning_rate,
+            "one_minus_momentum": 1.0 - (parameters.momentum or 0.0),
+            **self.schedule.coordinates(parameters.schedule),
+        }
+        return {axis.name: axis.clip(at.get(axis.name, axis.high)) for axis in self.axes()}
+
+
+def _free(name: str, interval: Interval) -> tuple[Axis, ...]:
+    """A logarithmic axis, or none where the interval pins the value."""
+    if interval.low == interval.high:
+        return ()
+    return (Axis(name=name, low=interval.low, high=interval.high, log=True),)
