@@ -1,0 +1,156 @@
+"""From the results of a study to what it establishes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scalesearch.core.curve import ScalingCurve, fit_scaling_curve
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Objective, Outcome, TrialResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A parameter point with the trials that ran it; `best` is the one that stands for it.
+
+    `cost` is what the study minimises, in the unit of its goal; None if the target was not reached.
+    """
+
+    best: TrialResult
+    cost: float | None
+    runs: int
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.best.parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSizeSummary:
+    """All trials at one global batch size; steps and examples are the best to target, None if never reached."""
+
+    global_batch_size: int
+    trials: int
+    reached: int
+    steps_to_target: float | None
+    examples_to_target: float | None
+    seconds_to_target: float | None
+    best: TrialResult | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a study has established so far. `closest` is the trial that came nearest to the target."""
+
+    objective: Objective
+    recommendation: Candidate | None
+    baseline: Candidate | None
+    batch_sizes: tuple[BatchSizeSummary, ...]
+    curve: ScalingCurve | None
+    outcomes: Mapping[Outcome, int]
+    closest: TrialResult | None
+    caveats: tuple[str, ...]
+
+
+def best_value(result: TrialResult, objective: Objective) -> float | None:
+    """The best value of the objective's metric that the trial measured, or None without a finite one."""
+    values = [m.metrics[objective.metric] for m in result.measurements]
+    finite = [v for v in values if v == v]
+    if not finite:
+        return None
+    return min(finite) if objective.direction == "minimize" else max(finite)
+
+
+def cost(result: TrialResult, objective: Objective) -> float | None:
+    """What the study minimises (or, for a metric, optimises), or None if the trial did not get there."""
+    if objective.minimize == "metric":
+        if result.outcome is not Outcome.EXHAUSTED:
+            return None
+        return result.measurements[-1].metrics[objective.metric]
+    return result.reached.cost(objective.minimize) if result.reached else None
+
+
+def findings(results: Sequence[TrialResult], objective: Objective) -> Findings:
+    """Sum up the finished trials of a study."""
+    ranked = sorted(_with_cost(results, objective), key=lambda rc: _ascending(rc[1], objective))
+    recommendation = _candidate(ranked[0][0], results, objective) if ranked else None
+    batch_sizes = _batch_sizes(results, objective)
+    steps = {b.global_batch_size: b.steps_to_target for b in batch_sizes if b.steps_to_target is not None}
+    curve = fit_scaling_curve(steps)
+    baselines = [r for r in results if r.is_baseline]
+    return Findings(
+        objective=objective,
+        recommendation=recommendation,
+        baseline=_candidate(baselines[0], results, objective) if baselines else None,
+        batch_sizes=batch_sizes,
+        curve=curve,
+        outcomes=Counter(r.outcome for r in results),
+        closest=_closest(results, objective),
+        caveats=tuple(_caveats(recommendation, batch_sizes, curve)),
+    )
+
+
+def _with_cost(results: Iterable[TrialResult], objective: Objective) -> list[tuple[TrialResult, float]]:
+    return [(r, c) for r in results if (c := cost(r, objective)) is not None]
+
+
+def _ascending(value: float, objective: Objective) -> float:
+    maximized = objective.minimize == "metric" and objective.direction == "maximize"
+    return -value if maximized else value
+
+
+def _candidate(result: TrialResult, results: Sequence[TrialResult], objective: Objective) -> Candidate:
+    same = [r for r in results if r.parameters == result.parameters]
+    return Candidate(best=result, cost=cost(result, objective), runs=len(same))
+
+
+def _batch_sizes(results: Sequence[TrialResult], objective: Objective) -> tuple[BatchSizeSummary, ...]:
+    rows = []
+    for size in sorted({r.parameters.global_batch_size for r in results}):
+        here = [r for r in results if r.parameters.global_batch_size == size]
+        reached = [r.reached for r in here if r.reached is not None]
+        best = min(_with_cost(here, objective), key=lambda rc: _ascending(rc[1], objective), default=None)
+        rows.append(
+            BatchSizeSummary(
+                global_batch_size=size,
+                trials=len(here),
+                reached=len(reached),
+                steps_to_target=min((r.steps for r in reached), default=None),
+                examples_to_target=min((r.examples for r in reached), default=None),
+                seconds_to_target=min((r.seconds for r in reached), default=None),
+                best=best[0] if best else None,
+            )
+        )
+    return tuple(rows)
+
+
+def _closest(results: Sequence[TrialResult], objective: Objective) -> TrialResult | None:
+    measured = [(r, v) for r in results if (v := best_value(r, objective)) is not None]
+    if not measured:
+        return None
+    sign = 1.0 if objective.direction == "minimize" else -1.0
+    return min(measured, key=lambda rv: sign * rv[1])[0]
+
+
+def _caveats(
+    recommendation: Candidate | None, batch_sizes: Sequence[BatchSizeSummary], curve: ScalingCurve | None
+) -> Iterable[str]:
+    if recommendation is None:
+        return
+    if recommendation.runs == 1:
+        yield "the recommendation was run once: a single best run is partly luck, so expect somewhat more"
+    tried = [b.global_batch_size for b in batch_sizes]
+    chosen = recommendation.parameters.global_batch_size
+    if len(tried) > 1 and chosen in (tried[0], tried[-1]):
+        side = "smallest" if chosen == tried[0] else "largest"
+        yield f"global batch {chosen:,} is the {side} that was tried: the optimum may lie beyond it"
+    once = [b for b in batch_sizes if b.trials == 1]
+    if once:
+        yield "run only once: global batch " + ", ".join(f"{b.global_batch_size:,}" for b in once)
+    if curve is not None:
+        yield (
+            "S(B) is fitted to the best trials found so far, which are upper bounds: "
+            "batch sizes with few trials look worse than they are"
+        )

@@ -1,0 +1,333 @@
+"""Study definitions: TOML text to a frozen `StudyDefinition`. Every field is documented where it is declared."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from scalesearch.core.budget import Budget
+from scalesearch.errors import DefinitionError
+from scalesearch.core.quantities import Amount, parse_amount, parse_seconds
+
+Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
+ExampleCount = Annotated[Amount, BeforeValidator(parse_amount), PlainSerializer(str)]
+
+
+class Section(BaseModel):
+    """A TOML table: unknown keys are refused, values cannot be changed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class Bounds(Section):
+    """`{ low = …, high = … }` with 0 < low ≤ high."""
+
+    low: float = Field(gt=0)
+    high: float = Field(gt=0)
+    scale: Literal["log"] = "log"
+    """How the interval is searched; documents itself, since these quantities are searched logarithmically."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"`low <= high` must hold, but got low = {self.low:g}, high = {self.high:g}")
+        return self
+
+
+class MomentumBounds(Section):
+    """`{ low = 0.5, high = 0.999 }`, searched in log(1 − momentum) as in Shallue et al. 2018."""
+
+    low: float = Field(ge=0, lt=1)
+    high: float = Field(ge=0, lt=1)
+    scale: Literal["reverse_log"] = "reverse_log"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"`low <= high` must hold, but got low = {self.low:g}, high = {self.high:g}")
+        return self
+
+
+class BatchSizeBounds(Section):
+    """`{ low = 8, high = 8192 }`: powers of two; with `multiple_of`, its multiples."""
+
+    low: int = Field(ge=1)
+    high: int = Field(ge=1)
+    multiple_of: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"`low <= high` must hold, but got low = {self.low}, high = {self.high}")
+        if self.multiple_of is None and (self.low & (self.low - 1) or self.high & (self.high - 1)):
+            raise ValueError(
+                f"without `multiple_of`, low and high must be powers of two, but got {self.low} and {self.high}"
+            )
+        return self
+
+
+class AmountBounds(Section):
+    """`{ low = "0.1 epochs", high = "20 epochs" }`: an interval of training examples."""
+
+    low: ExampleCount
+    high: ExampleCount
+
+
+class WorkloadSection(Section):
+    """What is trained."""
+
+    name: str
+    """A built-in workload (`scalesearch workloads` lists them) or `"package.module:name"` of your own."""
+    optimizer: Literal["sgd", "momentum", "nesterov", "adam", "adamw", "workload"] = "momentum"
+    """`workload` takes the optimizer that the workload itself builds."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the workload, for example `{ hidden_units = 512 }`."""
+
+
+class ObjectiveSection(Section):
+    """What counts as success, and what is to be small by then."""
+
+    metric: str
+    """`val/` and a metric of the workload, for example `val/classification_error`, or `val/loss`."""
+    direction: Literal["minimize", "maximize"] | None = None
+    """Whether less or more of the metric is better; by default what the workload says."""
+    target: float | Literal["baseline"] | None = None
+    """The value to become strictly better than; `"baseline"`: what the baseline holds at the end of a full-length
+    trial. Not needed with `minimize = "metric"`."""
+    minimize: Literal["seconds", "steps", "examples", "metric"] = "seconds"
+    """Training seconds, optimizer steps or examples to target; or the metric itself at the end of `max_examples`
+    (maximised if more of it is better)."""
+
+    @model_validator(mode="after")
+    def _target_fits_goal(self) -> Self:
+        if self.minimize == "metric" and self.target is not None:
+            raise ValueError('with `minimize = "metric"` there is no target: remove `target`')
+        if self.minimize != "metric" and self.target is None:
+            raise ValueError(f'`minimize = "{self.minimize}"` needs a `target`')
+        return self
+
+
+class ScheduleSection(Section):
+    """The shape of the learning rate over the run."""
+
+    kind: Literal["constant", "piecewise", "linear"] = "constant"
+    decays: int = Field(default=1, ge=0, le=3)
+    """piecewise: how many decay boundaries."""
+    decay_factor: float | Bounds = 0.1
+    """piecewise: the rate is multiplied by this at every boundary."""
+    boundaries: AmountBounds | None = None
+    """piecewise: where boundaries may lie. One past `max_examples` is no decay."""
+    decay_examples: ExampleCount | AmountBounds | None = None
+    """linear: over how many examples the rate falls."""
+    end_factor: float | Bounds = Field(default_factory=lambda: Bounds(low=1e-4, high=0.1))
+    """linear: the final rate over the initial one."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind == "piecewise" and self.decays > 0 and self.boundaries is None:
+            raise ValueError('`kind = "piecewise"` needs `boundaries = { low = …, high = … }`')
+        if self.kind == "linear" and self.decay_examples is None:
+            raise ValueError('`kind = "linear"` needs `decay_examples`')
+        return self
+
+
+class SearchSection(Section):
+    """Where to search, and with what."""
+
+    global_batch_size: BatchSizeBounds
+    """Examples per optimizer step over all replicas. Sizes that the replicas cannot share equally are left out."""
+    learning_rate: Bounds
+    momentum: float | MomentumBounds | None = None
+    """Fixed or searched; for Adam it is β1. By default 0.9 for optimizers that have one."""
+    schedule: ScheduleSection = Field(default_factory=ScheduleSection)
+    sampler: Literal["tpe", "random", "qmc"] = "tpe"
+    """Optuna's multivariate TPE, random search, or a scrambled Sobol sequence."""
+
+
+class BaselineSection(Section):
+    """What you run today: tried first, and what the recommendation is compared with."""
+
+    global_batch_size: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    momentum: float | None = Field(default=None, ge=0, lt=1)
+    boundaries: tuple[ExampleCount, ...] = ()
+    """Decay boundaries, for example `["5 epochs", "8 epochs"]` or `["50 %", "75 %"]` (of `max_examples`)."""
+    decay_factor: float = Field(default=0.1, gt=0)
+    decay_examples: ExampleCount | None = None
+    """For a baseline with linear decay, together with `end_factor`."""
+    end_factor: float | None = Field(default=None, ge=0)
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if (self.decay_examples is None) != (self.end_factor is None):
+            raise ValueError("`decay_examples` and `end_factor` describe one linear decay: give both or neither")
+        if self.decay_examples is not None and self.boundaries:
+            raise ValueError("give either `boundaries` or a linear decay, not both")
+        return self
+
+
+class TrialSection(Section):
+    """One training run."""
+
+    max_examples: ExampleCount
+    """Full length of a trial, for example `"20 epochs"`."""
+    first_evaluation: ExampleCount = Amount(0.1, "epochs")
+    """Where the first evaluation lies (besides the one before training)."""
+    evaluation_ratio: float = Field(default=1.05, gt=1.0, le=2.0)
+    """Examples at one evaluation over those at the one before it, near the target and after a decay."""
+
+
+class BudgetSection(Section):
+    """What the study may spend in all; the first limit to run out ends it. At least one is needed."""
+
+    examples: float | None = Field(default=None, gt=0)
+    """Training examples over all trials."""
+    epochs: float | None = Field(default=None, gt=0)
+    device_time: Seconds | None = None
+    """Time on devices, each replica counted, for example `"2h"`."""
+    wall_clock: Seconds | None = None
+    """Time that the study runs, for example `"10m"`."""
+    trials: int | None = Field(default=None, ge=1)
+
+    def budget(self) -> Budget:
+        """The same as a core `Budget`."""
+        return Budget(
+            examples=self.examples,
+            epochs=self.epochs,
+            device_seconds=self.device_time,
+            wall_clock_seconds=self.wall_clock,
+            trials=self.trials,
+        )
+
+
+class RunSection(Section):
+    """On what it runs."""
+
+    replicas: int | Literal["all"] = "all"
+    """Devices per trial. `"all"`: every visible GPU; without GPUs, one CPU replica."""
+    accumulation: int = Field(default=1, ge=1)
+    """Micro-batches per replica and step: their gradients are accumulated, for batches that do not fit at once."""
+    seed: int = Field(default=0, ge=0)
+    no_progress_limit: Seconds = 900.0
+    """A worker that reports nothing for so long is replaced, and its trial ends as CRASHED."""
+
+
+class StudyDefinition(Section):
+    """A study as its TOML file describes it."""
+
+    name: str | None = None
+    """Name of the study; by default the file's name. The number of replicas is appended to it."""
+    workload: WorkloadSection
+    objective: ObjectiveSection
+    search: SearchSection
+    baseline: BaselineSection | None = None
+    trial: TrialSection
+    budget: BudgetSection = Field(default_factory=BudgetSection)
+    run: RunSection = Field(default_factory=RunSection)
+
+    @model_validator(mode="after")
+    def _baseline_for_target(self) -> Self:
+        if self.objective.target == "baseline" and self.baseline is None:
+            raise ValueError('`objective.target = "baseline"` needs a [baseline] section')
+        return self
+
+    def fingerprint(self) -> dict[str, Any]:
+        """All that must not change while a study is continued, flat: {dotted key: value}. The budget may grow."""
+        return _flat(self.model_dump(mode="json", exclude={"budget", "name"}))
+
+
+def load_definition(path: Path) -> StudyDefinition:
+    """Read a study definition. Raises DefinitionError: file, key, value, rule, and the nearest known key."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DefinitionError(f"{path}: cannot be read: {error.strerror or error}") from error
+    return parse_definition(text, source=str(path), default_name=path.stem)
+
+
+def parse_definition(text: str, *, source: str, default_name: str) -> StudyDefinition:
+    """Parse TOML text; `source` is what errors call it."""
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DefinitionError(f"{source}: not valid TOML: {error}") from error
+    try:
+        return StudyDefinition.model_validate({"name": default_name, **table})
+    except ValidationError as error:
+        problems = "\n".join(f"{source}: {problem}" for problem in _problems(error, table))
+        raise DefinitionError(problems) from error
+
+
+def _problems(error: ValidationError, table: dict[str, Any]) -> list[str]:
+    """One sentence per broken key; where a key may hold several kinds of value, what each of them asks for."""
+    by_key: dict[tuple[str, ...], list[str]] = {}
+    for e in error.errors():
+        path = _path(e, table)
+        by_key.setdefault(path, []).append(_sentence(e, path))
+    # `momentum = { hihg = 1 }` fails both as a number and as an interval: the deeper error is the one that helps.
+    deepest = [p for p in by_key if not any(q[: len(p)] == p and len(q) > len(p) for q in by_key)]
+    return [" or ".join(dict.fromkeys(by_key[path])) for path in deepest]
+
+
+def _path(error: Any, table: Any) -> tuple[str, ...]:
+    """The keys of an error's location; Pydantic mixes in the names of union members, which are left out."""
+    path: list[str] = []
+    for part in error["loc"]:
+        if isinstance(table, dict) and part in table:
+            table = table[part]
+        elif isinstance(table, list) and isinstance(part, int):
+            table = table[part]
+        elif not (error["type"] == "missing" and part == error["loc"][-1]):
+            continue
+        path.append(str(part))
+    return tuple(path)
+
+
+def _sentence(error: Any, path: tuple[str, ...]) -> str:
+    key = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(path[:-1])
+        near = difflib.get_close_matches(path[-1], known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else "known here: " + ", ".join(f"`{k}`" for k in known)
+        return f"unknown key `{key}`: {hint}"
+    if error["type"] == "missing":
+        return f"`{key}` is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if isinstance(error["input"], dict):
+        return f"`{key}`: {message}" if key else message
+    return f"`{key} = {error['input']!r}`: {message[0].lower()}{message[1:]}"
+
+
+def _known_keys(path: tuple[str, ...]) -> list[str]:
+    model: Any = StudyDefinition
+    for key in path:
+        candidates = _models_in(model.model_fields[key].annotation) if key in model.model_fields else []
+        if not candidates:
+            return []
+        model = candidates[0]
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict):
+        return {prefix: value}
+    parts = (_flat(v, f"{prefix}.{k}" if prefix else str(k)) for k, v in value.items())
+    return {k: v for part in parts for k, v in part.items()}
