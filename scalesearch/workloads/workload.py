@@ -14,7 +14,7 @@ PerExample = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Examples in random access: `inputs` (n, …) in their raw type (uint8 images stay uint8), `labels` (n, …).
+    """Examples in random access: `inputs` (n, …) in their raw type (uint8 stays uint8), `labels` (n, …).
 
     Both may be np.memmap; data that do not fit on the devices are streamed.
     """
@@ -39,9 +39,9 @@ class Data:
 class Augmentation:
     """A random change of training inputs, pure in its random numbers.
 
-    `apply(inputs, uniforms)` takes prepared inputs (n, …) and uniforms (n, random_numbers) in [0, 1), and returns
-    inputs of the same shape. The engine draws the uniforms from (seed, position in the data stream), so that the
-    same example is changed in the same way for any number of replicas.
+    `apply(inputs, uniforms)` takes prepared inputs (n, …) and uniforms (n, random_numbers) in [0, 1), and
+    returns inputs of the same shape. The engine draws the uniforms from (seed, position in the data
+    stream), so that the same example is changed in the same way for any number of replicas.
     """
 
     random_numbers: int
@@ -55,17 +55,18 @@ class Workload:
     Args:
         name: `data set/model`, as in a study definition.
         load_data: returns the splits; called once in each worker.
-        build_model: returns an unbuilt or built `keras.Model` that maps prepared inputs to outputs; called under the
-            strategy's scope after the seeds are set, so initial weights are a function of the seed.
+        build_model: returns an unbuilt or built `keras.Model` that maps prepared inputs to outputs; called
+            under the strategy's scope after the seeds are set, so initial weights are a function of the seed.
         loss: (labels, outputs) -> one value per example, shape (n,).
         metrics: name -> (labels, outputs) -> one value per example, whose mean over a split is the metric.
             A metric `classification_error` is known to studies as `val/classification_error`.
         maximize: names of the metrics of which more is better.
-        prepare: raw inputs -> model inputs, on the device, for training and evaluation alike (a cast, a scale).
+        prepare: raw inputs -> model inputs, on the device, in training and evaluation alike (a cast,
+            a scale).
         augmentation: applied to prepared training inputs only.
         gradient_clip_norm: clip the gradient of the global batch to this norm.
-        build_optimizer: (learning_rate, momentum) -> `keras.optimizers.Optimizer`, for `optimizer = "workload"`.
-            `learning_rate` is a `LearningRateSchedule` that must be passed on as it is.
+        build_optimizer: (learning_rate, momentum) -> `keras.optimizers.Optimizer`, for
+            `optimizer = "workload"`. `learning_rate` is a `LearningRateSchedule` to pass on as it is.
     """
 
     name: str
