@@ -6,10 +6,11 @@ first step that starts at or after the boundary uses the new rate.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,7 @@ class Piecewise:
     def segments(self) -> tuple[Segment, ...]:
         """The schedule as linear pieces, in order of their start."""
         return tuple(
-            Segment(start, self.learning_rate * self.decay_factor**i)
-            for i, start in enumerate((0, *self.boundaries))
+            Segment(start, self.learning_rate * self.decay_factor**i) for i, start in enumerate((0, *self.boundaries))
         )
 
 
@@ -92,9 +92,18 @@ Schedule = Constant | Piecewise | Linear
 
 def rate(schedule: Schedule, examples: int) -> float:
     """Learning rate of the step that starts after `examples` examples."""
+    return float(rates(schedule, np.array(examples)))
+
+
+def rates(schedule: Schedule, examples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Learning rates (float64) of the steps that start after `examples` examples, any shape."""
     segments = schedule.segments()
-    segment = segments[bisect_right([s.start for s in segments], examples) - 1]
-    return segment.rate + segment.slope * (examples - segment.start)
+    starts = np.array([s.start for s in segments])
+    index = np.searchsorted(starts, examples, side="right") - 1
+    at_start = np.array([s.rate for s in segments])[index]
+    slope = np.array([s.slope for s in segments])[index]
+    result: np.ndarray[Any, Any] = at_start + slope * (examples - starts[index])
+    return result
 
 
 def first_step_from(examples: int, *, global_batch_size: int) -> int:
