@@ -119,9 +119,7 @@ class PiecewiseSpace:
 
     def axes(self) -> tuple[Axis, ...]:
         first = Axis(name="decay_boundary_1", low=self.boundaries.low, high=self.boundaries.high, log=True)
-        further = (
-            Axis(name=f"decay_boundary_{i}_fraction", low=0.0, high=1.0) for i in range(2, self.decays + 1)
-        )
+        further = (Axis(name=f"decay_boundary_{i}_fraction", low=0.0, high=1.0) for i in range(2, self.decays + 1))
         return (first, *further, *_free("decay_factor", self.decay_factor))
 
     def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:

@@ -1,0 +1,1 @@
+"""Where trials run: a worker process per group of devices, reached through an executor."""

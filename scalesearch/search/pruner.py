@@ -1,0 +1,62 @@
+"""Adaptive capping: a trial that has already cost more than the best finished one cannot win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import optuna
+from optuna.pruners import BasePruner
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+
+def last_reported_step(trial: FrozenTrial) -> float:
+    """The step of the trial's last report, or 0 before the first."""
+    return float(trial.last_step or 0)
+
+
+class CappingPruner(BasePruner):
+    """Stop a trial once it has cost more than the cheapest trial that reached the target.
+
+    For studies that minimise a cost to target: a trial that reaches the target returns its cost, one that does not is
+    pruned or violates a constraint. By default the cost so far is the step of `trial.report`, so report in the unit
+    that the study minimises:
+
+    ```python
+    def objective(trial):
+        learning_rate = trial.suggest_float("learning_rate", 1e-3, 1.0, log=True)
+        for examples, error in training(learning_rate):
+            if error < 0.1:
+                return examples
+            trial.report(error, step=examples)
+            if trial.should_prune():
+                raise optuna.TrialPruned()
+        raise optuna.TrialPruned()
+
+    study = optuna.create_study(pruner=CappingPruner())
+    ```
+
+    Args:
+        margin: how much more than the incumbent a trial may cost, as a factor (≥ 1).
+        cost: the cost so far of a running trial, in the unit of the study's values.
+    """
+
+    def __init__(self, *, margin: float = 1.0, cost: Callable[[FrozenTrial], float] = last_reported_step) -> None:
+        if margin < 1.0:
+            raise ValueError(f"`margin >= 1` must hold, but got {margin}")
+        self._margin = margin
+        self._cost = cost
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether `trial` has cost more than `margin` times the cheapest complete and feasible trial."""
+        if study.direction != StudyDirection.MINIMIZE:
+            raise ValueError("CappingPruner needs a study that minimises a cost, but the study maximises")
+        incumbent = min(
+            (
+                t.value
+                for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+                if t.value is not None and all(v <= 0 for v in t.constraints.values())
+            ),
+            default=None,
+        )
+        return incumbent is not None and self._cost(trial) > self._margin * incumbent

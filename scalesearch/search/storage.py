@@ -1,0 +1,270 @@
+"""A study in Optuna's storage: the truth from which it is resumed, accounted and summed up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.recommend import best_value, cost
+from scalesearch.core.results import Cost, Direction, Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.errors import StudyError
+from scalesearch.search.pruner import CappingPruner
+from scalesearch.search.records import (
+    PARAMETERS,
+    measurements_from_json,
+    measurements_to_json,
+    result_from_json,
+    result_to_json,
+)
+from scalesearch.search.sampler import SamplerName, sampler
+
+FLUSH_SECONDS = 1.0
+COST_SO_FAR = "cost_so_far"
+FAR_FROM_TARGET = 100.0  # constraint of a trial whose metric means nothing: worse than any distance to the target
+
+_STATES = {
+    Outcome.REACHED: TrialState.COMPLETE,
+    Outcome.CAPPED: TrialState.PRUNED,
+    Outcome.EXHAUSTED: TrialState.PRUNED,
+    Outcome.DIVERGED: TrialState.PRUNED,
+    Outcome.OUT_OF_MEMORY: TrialState.PRUNED,
+    Outcome.INTERRUPTED: TrialState.FAIL,
+    Outcome.CRASHED: TrialState.FAIL,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTrial:
+    """A trial that was asked for and not yet told."""
+
+    number: int
+    parameters: Parameters
+    seed: int
+    is_baseline: bool
+
+
+def open_storage(url: str) -> optuna.storages.BaseStorage:
+    """Optuna's storage at `url`. Raises StudyError if it cannot be opened."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for attempt in range(5):
+        try:
+            return optuna.storages.get_storage(url)
+        except Exception as error:
+            # Two processes that create one SQLite file at once: the slower one finds half a schema.
+            if attempt < 4 and "already exists" in str(error):
+                time.sleep(0.5 * (attempt + 1))
+                continue
+            reason = str(error).splitlines()[0]
+            raise StudyError(f"the study storage {url} cannot be opened: {reason}") from error
+    raise AssertionError("unreachable")
+
+
+def study_names(storage: optuna.storages.BaseStorage) -> list[str]:
+    """The names of all studies in a storage."""
+    return sorted(optuna.get_all_study_names(storage))
+
+
+class StudyStore:
+    """One study. Trials are told with everything that they measured; what is here is all that is needed to go on."""
+
+    def __init__(self, storage: optuna.storages.BaseStorage, name: str, *, direction: Direction | None = None) -> None:
+        """Open the study `name`, or with a `direction` create it if it is not there."""
+        self.name = name
+        self._storage = storage
+        if direction is None:
+            try:
+                self._study = optuna.load_study(study_name=name, storage=storage)
+            except KeyError:
+                known = ", ".join(study_names(storage)) or "none"
+                raise StudyError(f"there is no study {name!r} in this storage; it holds: {known}") from None
+        else:
+            self._study = optuna.create_study(
+                study_name=name, storage=storage, direction=direction, load_if_exists=True
+            )
+        self._study.pruner = CappingPruner(cost=lambda trial: trial.user_attrs[COST_SO_FAR])
+        self._trials: dict[int, optuna.Trial] = {}
+        self._flushed: dict[int, float] = {}
+        self._results: dict[int, TrialResult] = {}
+
+    # What the study is
+
+    def attribute(self, key: str) -> Any:
+        """A value that was kept with the study, or None."""
+        return self._study.user_attrs.get(key)
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep a JSON value with the study."""
+        self._study.set_user_attr(key, value)
+
+    def check_definition(self, fingerprint: Mapping[str, Any]) -> None:
+        """Keep the fingerprint of a new study; raise StudyError with the differences if it is another one's."""
+        stored = self.attribute("definition")
+        if stored is None:
+            self.keep("definition", dict(fingerprint))
+            return
+        now = json.loads(json.dumps(dict(fingerprint)))
+        keys = sorted(k for k in stored.keys() | now.keys() if stored.get(k) != now.get(k))
+        if keys:
+            differences = "\n".join(f"  {k}: was {stored.get(k)!r}, now {now.get(k)!r}" for k in keys)
+            raise StudyError(
+                f"study {self.name} was started with another definition:\n{differences}\n"
+                "Undo the change to continue it, or start a new study: give the definition another `name`. "
+                "(The budget may always be changed.)"
+            )
+
+    @property
+    def has_trials(self) -> bool:
+        """Whether any trial was ever asked for or queued."""
+        return bool(self._study.get_trials(deepcopy=False))
+
+    # Asking and telling
+
+    def ask(self, space: SearchSpace, *, sampler_name: SamplerName, seed: int) -> OpenTrial:
+        """The next trial: a queued one, or what the sampler proposes."""
+        self._study.sampler = sampler(sampler_name, seed=seed, trial_number=len(self._study.get_trials(deepcopy=False)))
+        trial = self._study.ask(_distributions(space))
+        attributes = trial.user_attrs
+        if "parameters" in attributes:
+            parameters = PARAMETERS.validate_python(attributes["parameters"])
+        else:
+            parameters = space.parameters(trial.params)
+            trial.set_user_attr("parameters", PARAMETERS.dump_python(parameters, mode="json"))
+        trial_seed = attributes.get("seed", _trial_seed(seed, trial.number))
+        trial.set_user_attr("seed", trial_seed)
+        self._trials[trial.number] = trial
+        return OpenTrial(
+            number=trial.number,
+            parameters=parameters,
+            seed=trial_seed,
+            is_baseline=attributes.get("is_baseline", False),
+        )
+
+    def enqueue(
+        self, parameters: Parameters, space: SearchSpace, *, is_baseline: bool = False, seed: int | None = None
+    ) -> None:
+        """Queue a trial of exactly `parameters`; the sampler sees the nearest point of the space."""
+        attributes: dict[str, Any] = {"parameters": PARAMETERS.dump_python(parameters, mode="json")}
+        if is_baseline:
+            attributes["is_baseline"] = True
+        if seed is not None:
+            attributes["seed"] = seed
+        self._study.enqueue_trial(space.coordinates(parameters), user_attrs=attributes)
+
+    def measured(self, number: int, measurements: Sequence[Measurement], objective: Objective) -> None:
+        """Keep what a running trial has measured so far; written at most once a second."""
+        now = time.monotonic()
+        if now - self._flushed.get(number, -np.inf) < FLUSH_SECONDS:
+            return
+        self._flushed[number] = now
+        self._set_trial_attribute(number, "measurements", measurements_to_json(measurements))
+        self._trials[number].report(measurements[-1].metrics[objective.metric], step=measurements[-1].examples)
+
+    def can_no_longer_win(self, cost_so_far: float) -> bool:
+        """Whether the capping pruner stops a trial that has cost so much, in the unit that the study minimises."""
+        probe = optuna.trial.create_trial(state=TrialState.RUNNING, user_attrs={COST_SO_FAR: cost_so_far})
+        return self._study.pruner.prune(self._study, probe)
+
+    def tell(self, result: TrialResult, objective: Objective) -> None:
+        """End a trial with all that it measured."""
+        self._set_trial_attribute(result.number, "measurements", measurements_to_json(result.measurements))
+        self._set_trial_attribute(result.number, "result", result_to_json(result))
+        state = _STATES[result.outcome]
+        value = cost(result, objective)
+        if objective.minimize == "metric" and value is not None:
+            state = TrialState.COMPLETE
+        trial = self._trials.pop(result.number, None)
+        if trial is not None and state is TrialState.PRUNED:
+            # A censored trial gets no invented cost: Optuna ranks it by how far it violates "target reached".
+            trial.set_constraint("target", _distance_to_target(result, objective))
+        self._study.tell(result.number, value if state is TrialState.COMPLETE else None, state=state)
+        self._results[result.number] = result
+
+    def results(self) -> list[TrialResult]:
+        """All finished trials, in order of their number."""
+        for trial in self._study.get_trials(deepcopy=False):
+            if trial.state.is_finished() and trial.number not in self._results and "result" in trial.user_attrs:
+                self._results[trial.number] = result_from_json(trial.number, trial.user_attrs)
+        return [self._results[number] for number in sorted(self._results)]
+
+    # Resuming
+
+    def orphans(self, *, replicas: int) -> list[TrialResult]:
+        """The trials that a killed driver left running, as INTERRUPTED with what they are known to have cost.
+
+        They still have to be told. One that was killed before its parameters were written is ended here.
+        """
+        left = []
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            attributes = trial.user_attrs
+            if trial.number in self._trials:
+                continue
+            if "seed" not in attributes:
+                self._study.tell(trial.number, state=TrialState.FAIL)
+                continue
+            measurements = measurements_from_json(attributes["measurements"]) if "measurements" in attributes else ()
+            last = measurements[-1] if measurements else None
+            left.append(
+                TrialResult(
+                    number=trial.number,
+                    parameters=PARAMETERS.validate_python(attributes["parameters"]),
+                    seed=attributes["seed"],
+                    outcome=Outcome.INTERRUPTED,
+                    reason="its driver was killed",
+                    cost=Cost(examples=last.examples, device_seconds=last.elapsed_seconds * replicas)
+                    if last
+                    else Cost(),
+                    reached=None,
+                    measurements=measurements,
+                    is_baseline=attributes.get("is_baseline", False),
+                )
+            )
+        return left
+
+    # Time
+
+    def wall_clock_seconds(self) -> float:
+        """How long the study has run, over all its sessions."""
+        return float(sum(v for k, v in self._study.user_attrs.items() if k.startswith("session:")))
+
+    def session_lasted(self, session: str, seconds: float) -> None:
+        """Keep how long the present session has lasted."""
+        self.keep(f"session:{session}", seconds)
+
+    def _set_trial_attribute(self, number: int, key: str, value: Any) -> None:
+        study_id = self._storage.get_study_id_from_name(self.name)
+        trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
+        self._storage.set_trial_user_attr(trial_id, key, value)
+
+
+def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    return {axis.name: _distribution(axis) for axis in space.axes()}
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    if axis.integer:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    return FloatDistribution(axis.low, axis.high, log=axis.log)
+
+
+def _trial_seed(study_seed: int, number: int) -> int:
+    return int(np.random.SeedSequence((study_seed, number, 1)).generate_state(1)[0] % 2**31)
+
+
+def _distance_to_target(result: TrialResult, objective: Objective) -> float:
+    """How far a trial stayed from the target, relative to it: what ranks trials that did not reach it."""
+    value = best_value(result, objective)
+    unusable = result.outcome in (Outcome.DIVERGED, Outcome.OUT_OF_MEMORY)
+    if unusable or value is None or objective.target is None:
+        return FAR_FROM_TARGET
+    distance = abs(value - objective.target) / max(abs(objective.target), 1e-12)
+    return min(max(distance, 1e-9), FAR_FROM_TARGET)

@@ -1,0 +1,352 @@
+"""The run of a study: ask, train, tell, until the budget is spent; a generator of what happens."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from threading import Event as Flag
+from typing import Protocol
+
+from scalesearch.core.budget import Budget, Spent, spent, unit_that_ends_a_trial, unit_that_forbids_a_trial
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.recommend import Findings, findings
+from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing
+from scalesearch.core.stopping import verdict
+from scalesearch.definition import ResolvedStudy
+from scalesearch.errors import StudyError
+from scalesearch.execution.messages import Ended, Event, Measured, TrialRequest
+from scalesearch.search.lease import take_lease
+from scalesearch.search.sampler import SamplerName
+from scalesearch.search.storage import OpenTrial, StudyStore
+
+TICK_SECONDS = 0.5
+STOP_WITHIN_SECONDS = 5.0
+MAX_CRASHES_IN_A_ROW = 5
+UNIT_NAMES = {
+    "examples": "examples",
+    "epochs": "epochs",
+    "device_seconds": "device time",
+    "wall_clock_seconds": "wall clock",
+    "trials": "number of trials",
+}
+
+
+class Executor(Protocol):
+    """Where trials run."""
+
+    @property
+    def is_idle(self) -> bool: ...
+    def submit(self, request: TrialRequest) -> None: ...
+    def next_event(self, *, timeout_seconds: float) -> Event | None: ...
+    def proceed(self) -> None: ...
+    def stop(self, *, evaluate_test: bool = False) -> None: ...
+    def abandon(self) -> None: ...
+
+
+class Tracker(Protocol):
+    """Where a study is written down for people to browse."""
+
+    def trial_started(self, number: int, parameters: Parameters, *, seed: int, is_baseline: bool) -> None: ...
+    def trial_measured(self, number: int, measurement: Measurement) -> None: ...
+    def trial_ended(self, result: TrialResult) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialStarted:
+    trial: OpenTrial
+    spent: Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialMeasured:
+    trial: OpenTrial
+    measurement: Measurement
+    spent: Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEnded:
+    result: TrialResult
+    findings: Findings
+    spent: Spent
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyEnded:
+    """`stopped_by` is what ended this run, as a phrase."""
+
+    findings: Findings
+    spent: Spent
+    stopped_by: str
+    by_user: bool
+
+
+StudyEvent = TrialStarted | TrialMeasured | TrialEnded | StudyEnded
+
+
+@dataclass
+class _Running:
+    """The trial in flight."""
+
+    trial: OpenTrial
+    objective: Objective
+    measurements: list[Measurement]
+    started: float
+    request: TrialRequest
+    stop: tuple[Outcome, str] | None = None
+
+
+class Study:
+    """One run of a study; `events()` does the work.
+
+    Args:
+        resolved: what is searched.
+        budget: what the study may spend in all, over all its runs.
+        store: the study's storage.
+        executor: where trials run.
+        tracker: gets a copy of everything.
+        sampler_name, seed: what proposes the next trial.
+        stop_requested: set by the user's Ctrl-C.
+        started: `time.monotonic()` from which this run's wall clock counts.
+    """
+
+    def __init__(
+        self,
+        resolved: ResolvedStudy,
+        *,
+        budget: Budget,
+        store: StudyStore,
+        executor: Executor,
+        tracker: Tracker,
+        sampler_name: SamplerName,
+        seed: int,
+        stop_requested: Flag,
+        started: float,
+    ) -> None:
+        self._resolved = resolved
+        self._budget = budget
+        self._store = store
+        self._executor = executor
+        self._tracker = tracker
+        self._sampler_name = sampler_name
+        self._seed = seed
+        self._stop_requested = stop_requested
+        self._started = started
+        self._session = uuid.uuid4().hex
+        self._earlier_seconds = store.wall_clock_seconds()
+        self._running: _Running | None = None
+        self._crashes_in_a_row = 0
+
+    @property
+    def objective(self) -> Objective:
+        """The objective; its target is None while the baseline that sets it has not been run."""
+        target = self._resolved.objective.target
+        return replace(self._resolved.objective, target=self._store.attribute("target") if target is None else target)
+
+    def events(self) -> Iterator[StudyEvent]:
+        """Run the study until its budget is spent or the user stops it."""
+        lease = take_lease(self._store)
+        try:
+            self._continue_or_begin()
+            while (stopped_by := self._why_no_further_trial()) is None:
+                yield self._start_trial()
+                while self._running is not None:
+                    lease.refresh()
+                    event = self._executor.next_event(timeout_seconds=TICK_SECONDS)
+                    if isinstance(event, Measured):
+                        yield self._measured(event.measurement)
+                    elif isinstance(event, Ended):
+                        yield self._ended(event)
+                    elif self._must_abandon():
+                        self._executor.abandon()
+                        yield self._ended(Ended(number=self._running.trial.number))
+                self._store.session_lasted(self._session, self._session_seconds())
+            yield StudyEnded(
+                findings=self._findings(),
+                spent=self.spent(),
+                stopped_by=stopped_by,
+                by_user=self._stop_requested.is_set(),
+            )
+        finally:
+            self._store.session_lasted(self._session, self._session_seconds())
+            lease.release()
+
+    def spent(self) -> Spent:
+        """Everything that the study has spent, the running trial included."""
+        return spent(
+            self._store.results(),
+            in_flight=[self._cost_so_far()] if self._running else [],
+            wall_clock_seconds=self._earlier_seconds + self._session_seconds(),
+            train_examples=self._resolved.train_examples,
+        )
+
+    # Before and between trials
+
+    def _continue_or_begin(self) -> None:
+        for orphan in self._store.orphans(replicas=self._resolved.replicas):
+            self._store.tell(orphan, self.objective)
+            self._tracker.trial_ended(orphan)
+            self._requeue(orphan)
+        if not self._store.has_trials and self._resolved.baseline is not None:
+            self._store.enqueue(self._resolved.baseline, self._resolved.space, is_baseline=True)
+
+    def _why_no_further_trial(self) -> str | None:
+        if self._stop_requested.is_set():
+            return "stopped by the user"
+        if (unit := unit_that_forbids_a_trial(self._budget, self.spent())) is not None:
+            return f"the budget is spent ({UNIT_NAMES[unit]})"
+        if self._crashes_in_a_row >= MAX_CRASHES_IN_A_ROW:
+            return f"{MAX_CRASHES_IN_A_ROW} trials crashed one after another: {self._store.results()[-1].reason}"
+        return None
+
+    def _start_trial(self) -> TrialStarted:
+        trial = self._store.ask(self._resolved.space, sampler_name=self._sampler_name, seed=self._seed)
+        objective = self.objective
+        request = TrialRequest(
+            number=trial.number,
+            parameters=trial.parameters,
+            seed=trial.seed,
+            plan=self._resolved.evaluation_plan(trial.parameters, objective),
+        )
+        self._executor.submit(request)
+        self._running = _Running(trial, objective, [], time.monotonic(), request)
+        self._tracker.trial_started(trial.number, trial.parameters, seed=trial.seed, is_baseline=trial.is_baseline)
+        return TrialStarted(trial=trial, spent=self.spent())
+
+    def _requeue(self, interrupted: TrialResult) -> None:
+        self._store.enqueue(
+            interrupted.parameters,
+            self._resolved.space,
+            is_baseline=interrupted.is_baseline,
+            seed=interrupted.seed,
+        )
+
+    # The running trial
+
+    def _measured(self, measurement: Measurement) -> TrialMeasured:
+        running = self._running
+        assert running is not None
+        running.measurements.append(measurement)
+        self._refuse_met_at_initialisation(running)
+        running.stop = self._why_stop(running)
+        if running.stop is None:
+            self._executor.proceed()
+        else:
+            self._executor.stop(evaluate_test=running.stop[0] is Outcome.REACHED)
+        # The worker is training on by now: writing costs it nothing.
+        self._tracker.trial_measured(running.trial.number, measurement)
+        self._store.measured(running.trial.number, running.measurements, running.objective)
+        return TrialMeasured(trial=running.trial, measurement=measurement, spent=self.spent())
+
+    def _why_stop(self, running: _Running) -> tuple[Outcome, str] | None:
+        if own := verdict(running.measurements, running.objective):
+            return own
+        if self._stop_requested.is_set():
+            return Outcome.INTERRUPTED, "stopped by the user"
+        if unit := unit_that_ends_a_trial(self._budget, self.spent()):
+            return Outcome.INTERRUPTED, f"the budget was spent ({UNIT_NAMES[unit]})"
+        if running.trial.is_baseline or running.objective.minimize == "metric":
+            return None
+        so_far = _cost_to_date(running.measurements[-1], running.objective)
+        if self._store.can_no_longer_win(so_far):
+            return Outcome.CAPPED, f"{so_far:,.4g} {running.objective.minimize} is more than the best trial needed"
+        return None
+
+    def _refuse_met_at_initialisation(self, running: _Running) -> None:
+        first = running.measurements[0]
+        metric = running.objective.metric
+        if len(running.measurements) == 1 and running.objective.met(first.metrics[metric]):
+            self._executor.abandon()
+            running.stop = (Outcome.INTERRUPTED, "the target is met before training")
+            self._ended(Ended(number=running.trial.number))
+            raise StudyError(
+                f"`objective.target = {running.objective.target:g}` is met before any training: {metric} is "
+                f"{first.metrics[metric]:g} at initialisation; choose a target that has to be learnt"
+            )
+
+    def _must_abandon(self) -> bool:
+        """Whether a stop was asked for and the worker has not come to its next measurement in time."""
+        if not self._stop_requested.is_set():
+            return False
+        assert self._running is not None
+        if self._running.stop is None:
+            self._running.stop = (Outcome.INTERRUPTED, "stopped by the user")
+            self._abandon_at = time.monotonic() + STOP_WITHIN_SECONDS
+        return time.monotonic() > self._abandon_at
+
+    def _ended(self, event: Ended) -> TrialEnded:
+        running = self._running
+        assert running is not None
+        result = self._result(running, event)
+        self._running = None
+        self._crashes_in_a_row = self._crashes_in_a_row + 1 if result.outcome is Outcome.CRASHED else 0
+        self._store.tell(result, self.objective)
+        self._tracker.trial_ended(result)
+        if result.outcome is Outcome.INTERRUPTED:
+            self._requeue(result)
+        return TrialEnded(result=result, findings=self._findings(), spent=self.spent())
+
+    def _result(self, running: _Running, event: Ended) -> TrialResult:
+        outcome, reason = running.stop or (Outcome.EXHAUSTED, "it ran its full length")
+        if event.failure is not None:
+            outcome, reason = event.failure, event.reason
+        cost_so_far = self._cost_so_far(elapsed_seconds=event.elapsed_seconds, died=event.failure is not None)
+        if outcome is Outcome.EXHAUSTED and running.objective.target is None and self._resolved.target_from_baseline:
+            self._store.keep("target", _value_held_at_the_end(running.measurements, running.objective))
+        reached = crossing(running.measurements, self.objective)
+        if reached is not None and outcome is Outcome.EXHAUSTED:
+            outcome, reason = Outcome.REACHED, "it set the target, and crossed it on its way"
+        return TrialResult(
+            number=running.trial.number,
+            parameters=running.trial.parameters,
+            seed=running.trial.seed,
+            outcome=outcome,
+            reason=reason,
+            cost=cost_so_far,
+            reached=reached if outcome is Outcome.REACHED else None,
+            measurements=tuple(running.measurements),
+            test_metrics=event.test_metrics,
+            is_baseline=running.trial.is_baseline,
+            seconds=time.monotonic() - running.started,
+        )
+
+    # Accounts
+
+    def _cost_so_far(self, *, elapsed_seconds: float = 0.0, died: bool = False) -> Cost:
+        running = self._running
+        assert running is not None
+        last = running.measurements[-1] if running.measurements else None
+        examples = last.examples if last else 0
+        if died and last is not None:
+            # How far into the interval it came is unknown: all of it counts, so that the budget holds.
+            size = running.trial.parameters.global_batch_size
+            step = running.request.plan.next_step(running.measurements, global_batch_size=size)
+            examples = step * size if step is not None else examples
+        measured_seconds = last.elapsed_seconds if last else 0.0
+        held_seconds = time.monotonic() - running.started if died else 0.0
+        return Cost(
+            examples=examples,
+            device_seconds=max(measured_seconds, elapsed_seconds, held_seconds) * self._resolved.replicas,
+        )
+
+    def _session_seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def _findings(self) -> Findings:
+        return findings(self._store.results(), self.objective)
+
+
+def _cost_to_date(measurement: Measurement, objective: Objective) -> float:
+    by_goal: Mapping[str, float] = {
+        "seconds": measurement.train_seconds,
+        "steps": measurement.step,
+        "examples": measurement.examples,
+    }
+    return by_goal[objective.minimize]
+
+
+def _value_held_at_the_end(measurements: list[Measurement], objective: Objective) -> float:
+    """The median of the last three evaluations: what the run holds, rather than a lucky last one."""
+    return sorted(m.metrics[objective.metric] for m in measurements[-3:])[len(measurements[-3:]) // 2]
