@@ -42,6 +42,7 @@ class WorkloadDescription:
 
 
 _DIGITS = "scikit-learn's bundled digits: 1,257 / 270 / 270 images of 8×8"
+_MNIST = "MNIST: 55,000 / 5,000 / 10,000 images of 28×28"
 _FASHION_MNIST = "Fashion-MNIST: 55,000 / 5,000 / 10,000 images of 28×28"
 
 BUILT_IN: Mapping[str, BuiltIn] = {
@@ -51,11 +52,35 @@ BUILT_IN: Mapping[str, BuiltIn] = {
         data=_DIGITS,
         trainable_parameters=9_610,
     ),
+    "mnist/mlp": BuiltIn(
+        factory="mnist:mlp",
+        description="multilayer perceptron",
+        data=_MNIST,
+        trainable_parameters=101_770,
+    ),
+    "mnist/simple_cnn": BuiltIn(
+        factory="mnist:simple_cnn",
+        description="two convolutions and a dense layer (Shallue et al. 2018)",
+        data=_MNIST,
+        trainable_parameters=3_274_634,
+    ),
     "fashion_mnist/mlp": BuiltIn(
         factory="fashion_mnist:mlp",
         description="multilayer perceptron",
         data=_FASHION_MNIST,
         trainable_parameters=101_770,
+    ),
+    "fashion_mnist/simple_cnn": BuiltIn(
+        factory="fashion_mnist:simple_cnn",
+        description="two convolutions and a dense layer (Shallue et al. 2018)",
+        data=_FASHION_MNIST,
+        trainable_parameters=3_274_634,
+    ),
+    "cifar10/densenet_bc": BuiltIn(
+        factory="cifar10:densenet_bc",
+        description="DenseNet-BC, depth 100, growth rate 12, with augmentation (Huang et al. 2017)",
+        data="CIFAR-10: 45,000 / 5,000 / 10,000 images of 32×32×3",
+        trainable_parameters=769_162,
     ),
 }
 

@@ -39,6 +39,13 @@ def mlp(*, hidden_units: int = 128, hidden_layers: int = 1) -> Workload:
     return grey_images_workload("fashion_mnist/mlp", load_data=load_data, build_model=build_model)
 
 
+def simple_cnn(*, dropout: float = 0.0) -> Workload:
+    """`fashion_mnist/simple_cnn`: two convolutions and a dense layer of 1024 units."""
+    models.check_simple_cnn_options(dropout=dropout)
+    build_model = partial(models.simple_cnn, INPUT_SHAPE, dropout=dropout)
+    return grey_images_workload("fashion_mnist/simple_cnn", load_data=load_data, build_model=build_model)
+
+
 def load_data() -> Data:
     """The splits, from the first source that has the files."""
     sources = [

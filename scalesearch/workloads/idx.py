@@ -69,9 +69,7 @@ def _read_bytes(path: Path) -> bytes:
         content = path.read_bytes()
         return gzip.decompress(content) if path.suffix == ".gz" else content
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: expected a complete gzip file, but decompressing it failed: {error}."
-        ) from error
+        raise DataError(f"{path}: expected a complete gzip file, but decompressing it failed: {error}.") from error
     except OSError as error:
         raise DataError(f"{path}: the file cannot be read: {error.strerror}.") from error
 

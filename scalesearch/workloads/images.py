@@ -32,9 +32,7 @@ class Images:
         )
 
 
-def labelled(
-    images: Array, labels: Array, *, shape: tuple[int, ...], classes: int, origin: Path | str
-) -> Split:
+def labelled(images: Array, labels: Array, *, shape: tuple[int, ...], classes: int, origin: Path | str) -> Split:
     """Checked images and labels as a split; grey images get a channel axis.
 
     Args:
@@ -45,8 +43,7 @@ def labelled(
     for array, expected in ((images, shape), (labels.reshape(-1), shape[:1])):
         if array.shape != expected or array.dtype != np.uint8:
             raise DataError(
-                f"{origin}: expected uint8 of shape {expected}, but found {array.dtype} of shape "
-                f"{array.shape}."
+                f"{origin}: expected uint8 of shape {expected}, but found {array.dtype} of shape {array.shape}."
             )
     if labels.max() >= classes:
         position = int(np.argmax(labels >= classes))

@@ -43,9 +43,7 @@ def load_workload(name: str, options: Mapping[str, object] = NO_OPTIONS) -> Work
             )
         return target
     if not callable(target):
-        raise WorkloadError(
-            f"{name!r} must be a Workload or a callable that returns one, but is {_kind(target)}."
-        )
+        raise WorkloadError(f"{name!r} must be a Workload or a callable that returns one, but is {_kind(target)}.")
     return _make(name, target, options)
 
 
@@ -65,9 +63,7 @@ def _import(name: str) -> object:
             "is on the path when run as `python -m scalesearch`."
         ) from error
     except Exception as error:
-        raise WorkloadError(
-            f"Workload {name!r}: importing {module_name!r} failed with {_named(error)}"
-        ) from error
+        raise WorkloadError(f"Workload {name!r}: importing {module_name!r} failed with {_named(error)}") from error
     if not hasattr(module, attribute):
         public = [known for known in vars(module) if not known.startswith("_")]
         raise WorkloadError(
@@ -98,9 +94,7 @@ def _check_options(name: str, factory: Callable[..., object], options: Mapping[s
     for option in options:
         if option not in by_name and not takes_any:
             known = f"It knows {', '.join(by_name)}." if by_name else "It has no options."
-            raise WorkloadError(
-                f"Workload {name!r} has no option {option!r}{_nearest(option, by_name)}. {known}"
-            )
+            raise WorkloadError(f"Workload {name!r} has no option {option!r}{_nearest(option, by_name)}. {known}")
     missing = [p.name for p in by_name.values() if p.default is p.empty and p.name not in options]
     if missing:
         raise WorkloadError(f"Workload {name!r} needs a value for the option {', '.join(missing)}.")
@@ -114,8 +108,7 @@ def _check_types(name: str, types: Mapping[str, type], options: Mapping[str, obj
         number_for_float = wanted is float and type(value) is int
         if type(value) is not wanted and not number_for_float:
             raise WorkloadError(
-                f"Workload {name!r}: the option `{option}` must be of type {wanted.__name__}, "
-                f"but got {value!r}."
+                f"Workload {name!r}: the option `{option}` must be of type {wanted.__name__}, but got {value!r}."
             )
 
 

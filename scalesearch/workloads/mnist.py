@@ -51,6 +51,13 @@ def mlp(*, hidden_units: int = 128, hidden_layers: int = 1) -> Workload:
     return grey_images_workload("mnist/mlp", load_data=load_data, build_model=build_model)
 
 
+def simple_cnn(*, dropout: float = 0.0) -> Workload:
+    """`mnist/simple_cnn`: two convolutions and a dense layer of 1024 units."""
+    models.check_simple_cnn_options(dropout=dropout)
+    build_model = partial(models.simple_cnn, INPUT_SHAPE, dropout=dropout)
+    return grey_images_workload("mnist/simple_cnn", load_data=load_data, build_model=build_model)
+
+
 def load_data() -> Data:
     """The splits, from the first source that has the files."""
     sources = [
@@ -61,9 +68,7 @@ def load_data() -> Data:
     return read_first("mnist", sources, files=IDX_FILES_IN_WORDS).hold_out(VALIDATION)
 
 
-def grey_images_workload(
-    name: str, *, load_data: Callable[[], Data], build_model: Callable[[], Any]
-) -> Workload:
+def grey_images_workload(name: str, *, load_data: Callable[[], Data], build_model: Callable[[], Any]) -> Workload:
     """A workload on grey images of 28×28 in 10 classes."""
     return Workload(
         name=name,
@@ -115,9 +120,9 @@ def read_npz(path: Path) -> Images:
     if not path.is_file():
         raise UnavailableError(f"{path} does not exist")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             x_train, y_train, x_test, y_test = (arrays[f"{x}_{s}"] for s in ("train", "test") for x in "xy")
-    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
         raise DataError(
             f"{path}: expected an npz file with x_train, y_train, x_test and y_test, but: {error}"
         ) from error

@@ -18,9 +18,7 @@ def test_splits_hold_every_image_once(data: Data) -> None:
     splits = (data.train, data.validation, data.test)
     assert [len(split) for split in splits] == [1_257, 270, 270]
     found = [
-        (*image.ravel(), label)
-        for split in splits
-        for image, label in zip(split.inputs, split.labels, strict=True)
+        (*image.ravel(), label) for split in splits for image, label in zip(split.inputs, split.labels, strict=True)
     ]
     bundled = load_digits()
     expected = [(*image, label) for image, label in zip(bundled.data, bundled.target, strict=True)]
