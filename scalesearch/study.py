@@ -292,7 +292,6 @@ class Study:
         outcome, reason = running.stop or (Outcome.EXHAUSTED, "it ran its full length")
         if event.failure is not None:
             outcome, reason = event.failure, event.reason
-        cost_so_far = self._cost_so_far(elapsed_seconds=event.elapsed_seconds, died=event.failure is not None)
         if outcome is Outcome.EXHAUSTED and running.objective.target is None and self._resolved.target_from_baseline:
             self._store.keep("target", _value_held_at_the_end(running.measurements, running.objective))
         reached = crossing(running.measurements, self.objective)
@@ -304,7 +303,7 @@ class Study:
             seed=running.trial.seed,
             outcome=outcome,
             reason=reason,
-            cost=cost_so_far,
+            cost=self._final_cost(running, event),
             reached=reached if outcome is Outcome.REACHED else None,
             measurements=tuple(running.measurements),
             test_metrics=event.test_metrics,
@@ -314,22 +313,26 @@ class Study:
 
     # Accounts
 
-    def _cost_so_far(self, *, elapsed_seconds: float = 0.0, died: bool = False) -> Cost:
+    def _cost_so_far(self) -> Cost:
         running = self._running
         assert running is not None
         last = running.measurements[-1] if running.measurements else None
-        examples = last.examples if last else 0
-        if died and last is not None:
+        return Cost(
+            examples=last.examples if last else 0,
+            device_seconds=(last.elapsed_seconds if last else 0.0) * self._resolved.replicas,
+        )
+
+    def _final_cost(self, running: _Running, event: Ended) -> Cost:
+        elapsed_seconds = event.elapsed_seconds
+        if elapsed_seconds is None:
+            elapsed_seconds = time.monotonic() - running.started
+        examples = running.measurements[-1].examples if running.measurements else 0
+        if running.measurements and (event.failure is not None or event.elapsed_seconds is None):
             # How far into the interval it came is unknown: all of it counts, so that the budget holds.
             size = running.trial.parameters.global_batch_size
             step = running.request.plan.next_step(running.measurements, global_batch_size=size)
             examples = step * size if step is not None else examples
-        measured_seconds = last.elapsed_seconds if last else 0.0
-        held_seconds = time.monotonic() - running.started if died else 0.0
-        return Cost(
-            examples=examples,
-            device_seconds=max(measured_seconds, elapsed_seconds, held_seconds) * self._resolved.replicas,
-        )
+        return Cost(examples=examples, device_seconds=elapsed_seconds * self._resolved.replicas)
 
     def _session_seconds(self) -> float:
         return time.monotonic() - self._started

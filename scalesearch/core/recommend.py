@@ -79,7 +79,8 @@ def findings(results: Sequence[TrialResult], objective: Objective) -> Findings:
     batch_sizes = _batch_sizes(results, objective)
     steps = {b.global_batch_size: b.steps_to_target for b in batch_sizes if b.steps_to_target is not None}
     curve = fit_scaling_curve(steps)
-    baselines = [r for r in results if r.is_baseline]
+    # An interrupted baseline is run again: the one that got furthest stands for it.
+    baselines = sorted((r for r in results if r.is_baseline), key=lambda r: (r.reached is None, -len(r.measurements)))
     return Findings(
         objective=objective,
         recommendation=recommendation,

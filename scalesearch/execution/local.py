@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -129,10 +130,8 @@ class LocalExecutor:
 
     def _send(self, message: Proceed | Stop) -> None:
         assert self._connection is not None
-        try:
+        with contextlib.suppress(OSError):  # The worker is gone: next_event() reports it.
             self._connection.send(message)
-        except OSError:
-            pass  # The worker is gone: next_event() reports it.
 
     def _receive(self, timeout_seconds: float) -> object:
         """The worker's next message; None if it sends none in time or has died."""
@@ -150,9 +149,8 @@ class LocalExecutor:
     def _crashed(self, reason: str) -> Ended:
         assert self._running is not None
         number = self._running
-        elapsed_seconds = time.monotonic() - self._last_news
         self.abandon()
-        return Ended(number=number, failure=Outcome.CRASHED, reason=reason, elapsed_seconds=elapsed_seconds)
+        return Ended(number=number, failure=Outcome.CRASHED, reason=reason)
 
     def _why_silent(self) -> str:
         code = self._process.exitcode if self._process is not None else None

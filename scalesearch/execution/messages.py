@@ -75,12 +75,15 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A trial is over. `failure` is set if it ended by itself before its full length."""
+    """A trial is over. `failure` is set if it ended by itself before its full length.
+
+    `elapsed_seconds` is how long it held its devices; None if its worker could not tell.
+    """
 
     number: int
     failure: Outcome | None = None
     reason: str = ""
-    elapsed_seconds: float = 0.0
+    elapsed_seconds: float | None = None
     test_metrics: Mapping[str, float] = field(default_factory=dict)
 
 

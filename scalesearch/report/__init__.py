@@ -1,0 +1,1 @@
+"""Results for people and scripts: terminal tables, JSON, figures. No computation of its own."""

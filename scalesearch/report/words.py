@@ -1,0 +1,69 @@
+"""Numbers and parameters in the words of the report, the terminal and MLflow notes."""
+
+from __future__ import annotations
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Goal
+from scalesearch.core.schedule import Linear, Piecewise, first_step_from
+
+
+def duration(seconds: float) -> str:
+    """`8.3 s`, `2m 05s`, `1h 13m`."""
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    return f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def count(value: float) -> str:
+    """`942`, `132k`, `5.1M`: three significant digits."""
+    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= scale:
+            unit = 1e3 if suffix == "k" else scale
+            return f"{value / unit:.3g}{suffix}"
+    return f"{value:,.0f}"
+
+
+def cost(value: float, goal: Goal) -> str:
+    """A cost to target with its unit."""
+    if goal == "seconds":
+        return duration(value)
+    return f"{value:.6g}" if goal == "metric" else f"{count(value)} {goal}"
+
+
+def ratio(value: float) -> str:
+    """`3.3 ×`, `1.04 ×`."""
+    return f"{value:.2f} ×" if value < 2 else f"{value:.1f} ×"
+
+
+def examples(value: int, *, global_batch_size: int, train_examples: int) -> str:
+    """A point of training in all three units: epochs, examples and the first step that starts there."""
+    step = first_step_from(value, global_batch_size=global_batch_size)
+    return f"{value / train_examples:.3g} epochs ({value:,} examples, step {step:,})"
+
+
+def settings(parameters: Parameters, *, replicas: int, train_examples: int) -> str:
+    """What to set, in one line."""
+    batch = f"global batch {parameters.global_batch_size:,}"
+    if replicas > 1 or parameters.accumulation > 1:
+        share = f"{parameters.per_replica_batch_size(replicas):,} per replica"
+        accumulated = f" × {parameters.accumulation} micro-batches" if parameters.accumulation > 1 else ""
+        batch += f" ({share}{accumulated})"
+    parts = [batch, f"learning rate {parameters.learning_rate:.4g}"]
+    if parameters.momentum is not None:
+        parts.append(f"momentum {parameters.momentum:.4g}")
+    parts.append(_decay(parameters, train_examples))
+    return ", ".join(parts)
+
+
+def _decay(parameters: Parameters, train_examples: int) -> str:
+    schedule = parameters.schedule
+    size = parameters.global_batch_size
+    points = [examples(b, global_batch_size=size, train_examples=train_examples) for b in schedule.boundaries]
+    if isinstance(schedule, Piecewise):
+        return f"× {schedule.decay_factor:.3g} after " + " and after ".join(points)
+    if isinstance(schedule, Linear):
+        return f"falling linearly to × {schedule.end_factor:.3g} until {points[0]}"
+    return "no decay"
