@@ -1,0 +1,1 @@
+"""Everything TensorFlow: trains a workload on one or several replicas and measures it."""

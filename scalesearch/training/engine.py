@@ -1,0 +1,202 @@
+"""Trains a workload on one or several replicas: a training run is a generator of measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from scalesearch.core.evaluation import EvaluationPlan
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Measurement
+from scalesearch.core.schedule import rates
+from scalesearch.errors import OutOfMemory, StudyError
+from scalesearch.training.evaluation import Evaluator
+from scalesearch.training.loop import TrainingLoop
+from scalesearch.training.models import build_model, initial_values
+from scalesearch.training.optimizers import DeviceOptimizer
+from scalesearch.training.stopwatch import Stopwatch
+from scalesearch.training.streams import Feed, open_stream
+from scalesearch.workloads.workload import Data, Workload
+
+GIB = 2**30
+_EXAMPLES_PER_CALL = 2**20  # bounds the indices and uniforms that one call of the loop is given
+
+
+class MirroredTrainer:
+    """Trains one workload with one optimizer on fixed devices, trial after trial.
+
+    Built once per worker; its graphs and variables are used again by every trial. The same parameters, seed and data
+    give the same weights, up to the rounding of sums, for any number of devices and any accumulation (see `loop`
+    for batch normalisation and random layers).
+
+    Args:
+        optimizer: one of `optimizers.OPTIMIZERS`.
+        devices: one per replica, as `configure_devices` returns them.
+        resident_bytes_limit: a split up to this size is held on every device; a larger one is streamed.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        data: Data,
+        *,
+        optimizer: str,
+        devices: Sequence[str],
+        resident_bytes_limit: int = 2 * GIB,
+    ) -> None:
+        self._workload = workload
+        self._data = data
+        self._optimizer_name = optimizer
+        self._strategy = _mirrored_strategy(devices)
+        self._resident_bytes_limit = resident_bytes_limit
+        with self._strategy.scope():
+            self.model = build_model(workload, data.train, seed=0)
+        """The model of the running trial, or of the last one."""
+        augmentation = workload.augmentation
+        self._stream = open_stream(
+            self._strategy,
+            data.train,
+            random_numbers=augmentation.random_numbers if augmentation else 0,
+            resident_bytes_limit=resident_bytes_limit,
+        )
+        self._evaluators = {
+            name: Evaluator(self._strategy, self.model, workload, split, resident_bytes_limit=resident_bytes_limit)
+            for name, split in (("validation", data.validation), ("test", data.test))
+            if split is not None
+        }
+        self._loop: TrainingLoop | None = None
+        self._loop_momentum: float | None = None
+        self._initial_seed: int | None = None
+        self._initial_values: list[Any] = []
+        self._current: _Run | None = None
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas that a global batch is divided over."""
+        return int(self._strategy.num_replicas_in_sync)
+
+    def train(self, parameters: Parameters, *, seed: int, plan: EvaluationPlan) -> Iterator[Measurement]:
+        """Train from the initial weights of `seed`; yield a measurement at step 0 and at each step of the plan.
+
+        `train_loss` is the workload's loss, without the model's regularisers. To stop the run, close the generator.
+        Time between its `next` calls counts nowhere.
+
+        Raises:
+            StudyError: the global batch is not divisible by replicas × accumulation.
+            OutOfMemory: a step did not fit on a device; the trainer can be used again.
+            RuntimeError: another run of this trainer has been started, which ended this one.
+        """
+        share = self._share(parameters)
+        self._current = run = _Run(parameters, share)
+        measured: list[Measurement] = []
+        with run.elapsed, _out_of_memory(parameters, share):
+            loop, feed = self._set_up(run, seed)
+            measured.append(self._measure(run, step=0, train_loss=math.nan))
+        yield measured[-1]
+        while (until := plan.next_step(measured, global_batch_size=parameters.global_batch_size)) is not None:
+            if self._current is not run:
+                raise RuntimeError("another run of this trainer has been started; this one cannot go on")
+            with run.elapsed, _out_of_memory(parameters, share):
+                with run.training:
+                    loss = _advance(loop, feed, run, measured[-1].step, until)
+                measured.append(self._measure(run, step=until, train_loss=loss))
+            yield measured[-1]
+
+    def evaluate(self, split: Literal["validation", "test"]) -> dict[str, float]:
+        """Loss and metrics of the running trial, or of the last one, over every example of `split`.
+
+        Names are `val/loss`, `val/…` or `test/loss`, `test/…`; without a test split there are none.
+        """
+        prefix = {"validation": "val", "test": "test"}[split]
+        evaluator = self._evaluators.get(split)
+        return {f"{prefix}/{name}": value for name, value in evaluator().items()} if evaluator else {}
+
+    def _share(self, parameters: Parameters) -> int:
+        """Examples that one replica processes at a time."""
+        batch, shares = parameters.global_batch_size, self.replicas * parameters.accumulation
+        if batch < 1 or batch % shares:
+            near = sorted({max(batch // shares, 1) * shares, (batch // shares + 1) * shares})
+            raise StudyError(
+                f"`global_batch_size % (replicas × accumulation) == 0` must hold, but got {batch} with {self.replicas} "
+                f"replicas × {parameters.accumulation}; nearest: {' or '.join(map(str, near))}"
+            )
+        return parameters.per_replica_batch_size(self.replicas)
+
+    def _set_up(self, run: _Run, seed: int) -> tuple[TrainingLoop, Feed]:
+        loop = self._loop_for(run.parameters.momentum)
+        loop.warm_up(share=run.share, micro_batches=run.parameters.accumulation)
+        if seed != self._initial_seed:
+            self._initial_values = initial_values(self._workload, self._data.train, seed=seed)
+            self._initial_seed = seed
+        loop.reset(self._initial_values, momentum=run.parameters.momentum)
+        return loop, self._stream.feed(seed=seed, micro_batch_size=run.share * self.replicas)
+
+    def _loop_for(self, momentum: float | None) -> TrainingLoop:
+        """The compiled loop; only the optimizer of a workload, whose momentum is a number, needs a new one at times."""
+        rebuild = self._optimizer_name == "workload" and momentum != self._loop_momentum
+        if self._loop is None or rebuild:
+            with self._strategy.scope():
+                optimizer = DeviceOptimizer(self._optimizer_name, self.model, self._workload, momentum=momentum)
+            self._loop = TrainingLoop(self._strategy, self.model, optimizer, self._workload, self._stream)
+            self._loop_momentum = momentum
+        return self._loop
+
+    def _measure(self, run: _Run, *, step: int, train_loss: float) -> Measurement:
+        metrics = self.evaluate("validation")
+        return Measurement(
+            step=step,
+            examples=step * run.parameters.global_batch_size,
+            train_seconds=run.training.seconds,
+            elapsed_seconds=run.elapsed.seconds,
+            train_loss=train_loss,
+            metrics=metrics,
+        )
+
+
+class _Run:
+    """What one call of `train` has to remember."""
+
+    def __init__(self, parameters: Parameters, share: int) -> None:
+        self.parameters = parameters
+        self.share = share
+        self.elapsed, self.training = Stopwatch(), Stopwatch()
+
+
+def _advance(loop: TrainingLoop, feed: Feed, run: _Run, step: int, until: int) -> float:
+    """Take the steps from `step` to `until`; return their mean loss."""
+    batch = run.parameters.global_batch_size
+    steps_per_call = max(1, _EXAMPLES_PER_CALL // batch)
+    total = 0.0
+    for first in range(step, until, steps_per_call):
+        starts = np.arange(first, min(first + steps_per_call, until)) * batch
+        total += loop.run(
+            feed(first * batch, len(starts) * batch),
+            rates(run.parameters.schedule, starts).astype(np.float32),
+            first_step=first,
+            share=run.share,
+            micro_batches=run.parameters.accumulation,
+        )
+    return total / (until - step)
+
+
+def _mirrored_strategy(devices: Sequence[str]) -> Any:
+    if any("GPU" in device for device in devices):
+        return tf.distribute.MirroredStrategy(devices)
+    # The default for CPUs, a ring of collectives, is slower, and a process can use it with one replica count only.
+    return tf.distribute.MirroredStrategy(devices, cross_device_ops=tf.distribute.ReductionToOneDevice())
+
+
+@contextmanager
+def _out_of_memory(parameters: Parameters, share: int) -> Iterator[None]:
+    try:
+        yield
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemory(
+            f"a global batch of {parameters.global_batch_size} ({share} examples per replica at a time) does not fit "
+            "in the memory of its device; a larger `accumulation` needs less"
+        ) from error
