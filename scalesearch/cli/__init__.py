@@ -128,9 +128,9 @@ def workloads(as_json: bool) -> None:
     Example:
       python -m scalesearch workloads
     """
-    from scalesearch.workloads import describe
+    from scalesearch.workloads import BUILT_IN, describe
 
-    rows = describe()
+    rows = [describe(name) for name in BUILT_IN]
     if as_json:
         click.echo(json.dumps([{**asdict(row), "options": dict(row.options)} for row in rows]))
         return

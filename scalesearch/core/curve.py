@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 MIN_BATCH_SIZES = 4
+
+Vector = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +47,8 @@ def fit_scaling_curve(steps_to_target: Mapping[int, float]) -> ScalingCurve | No
     batch = np.array(sorted(steps_to_target), dtype=float)
     log_steps = np.log([steps_to_target[int(b)] for b in batch])
 
-    def residuals(x: np.ndarray) -> np.ndarray:
-        return x[0] + np.logaddexp(0.0, x[1] - np.log(batch)) - log_steps
+    def residuals(x: Vector) -> Vector:
+        return np.asarray(x[0] + np.logaddexp(0.0, x[1] - np.log(batch)) - log_steps)
 
     start = np.array([log_steps.min(), np.log(np.median(batch))])
     # Outside of this box S(B) is a straight line within the data, and s_min or b_crit alone means nothing.

@@ -75,7 +75,7 @@ def parse_budget(text: str) -> Budget:
                 limits["wall_clock_seconds"] = parse_seconds(part)
             except ValueError:
                 raise ValueError(
-                    f"{part.strip()!r} is not a budget: expected for example 30m, 2h, 5e6ex, 40ep, 25trials or device:2h"
+                    f"{part.strip()!r} is not a budget: expected e.g. 30m, 2h, 5e6ex, 40ep, 25trials or device:2h"
                 ) from None
     if any(v <= 0 for v in limits.values()):
         raise ValueError(f"a budget must be positive, but got {text!r}")

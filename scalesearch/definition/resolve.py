@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.quantities import Amount
-from scalesearch.core.results import Objective
+from scalesearch.core.results import Direction, Objective
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
 from scalesearch.core.space import (
     BatchSizes,
@@ -111,7 +111,7 @@ def _objective(definition: StudyDefinition, metrics: Collection[str], maximize: 
         raise DefinitionError(
             f"`objective.metric = {section.metric!r}`: workload {definition.workload.name} does not measure it: {hint}"
         )
-    natural = "maximize" if section.metric in maximize else "minimize"
+    natural: Direction = "maximize" if section.metric in maximize else "minimize"
     target = section.target if isinstance(section.target, float) else None
     return Objective(
         metric=section.metric,

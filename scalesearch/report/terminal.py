@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -24,7 +24,7 @@ def outcome_counts(outcomes: Mapping[Outcome, int]) -> str:
 
 def spending(budget: Budget, spent: Spent) -> str:
     """What of each limit is spent; without limits, what was spent."""
-    shown = {
+    shown: dict[str, Callable[[float], str]] = {
         "examples": lambda v: f"{words.count(v)} examples",
         "epochs": lambda v: f"{v:.4g} epochs",
         "device_seconds": lambda v: f"{words.duration(v)} device time",

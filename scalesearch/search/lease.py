@@ -37,7 +37,7 @@ class Lease:
 
 
 def take_lease(store: StudyStore) -> Lease:
-    """Become the driver of a study; the lease of a dead driver is taken over. Raises StudyError if it has a live one."""
+    """Become the driver of a study; a dead driver's lease is taken over. Raises StudyError if it has a live one."""
     _refuse_if_held(store, own_token=None)
     token = uuid.uuid4().hex
     store.keep("lease", _lease(token))
