@@ -134,15 +134,12 @@ def workloads(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([{**asdict(row), "options": dict(row.options)} for row in rows]))
         return
-    table = Table("workload", "what it is", "data (train / validation / test)", "parameters", "options", box=None)
     for row in rows:
-        options = "\n".join(f"{name} = {value!r}" for name, value in row.options.items())
-        table.add_row(row.name, row.description, row.data, f"{row.trainable_parameters:,}", options)
-    console = Console()
-    console.print(table)
-    console.print(
-        '\nYour own: name = "package.module:name" in a study definition (a Workload, or a function returning one).'
-    )
+        options = ", ".join(f"{name} = {json.dumps(value)}" for name, value in row.options.items())
+        click.echo(f"{row.name}: {row.description}")
+        click.echo(f"    data: {row.data} (train / validation / test)")
+        click.echo(f"    {row.trainable_parameters:,} trainable parameters; options: {options}")
+    click.echo('Your own: name = "package.module:name" in a definition, for a Workload or a function that returns one.')
 
 
 @main.command()
