@@ -145,13 +145,15 @@ def result_metrics(result: TrialResult) -> dict[str, float]:
     }
     if result.reached is not None:
         metrics["result/steps_to_target"] = result.reached.steps
+        if result.reached.steps > 0:  # MLflow's axes are linear
+            metrics["result/log2_steps_to_target"] = math.log2(result.reached.steps)
         metrics["result/examples_to_target"] = result.reached.examples
         metrics["result/seconds_to_target"] = result.reached.seconds
     if result.measurements:
         last = result.measurements[-1].metrics
         metrics |= {final_metric(name): value for name, value in last.items()}
     metrics |= {name if name.startswith("test/") else f"test/{name}": v for name, v in result.test_metrics.items()}
-    return finite(metrics)
+    return {name: float(f"{value:.6g}") for name, value in finite(metrics).items()}  # MLflow shows every digit
 
 
 def final_metric(name: str) -> str:
@@ -181,14 +183,16 @@ def best_tags(best: TrialResult) -> dict[str, str]:
 
 def best_metrics(best: TrialResult) -> dict[str, float]:
     """The optimum's numbers, on the study's run."""
-    results = {name.replace("result/", "best."): value for name, value in result_metrics(best).items()}
-    return finite(
-        {
-            "best.global_batch_size": best.parameters.global_batch_size,
-            "best.learning_rate": best.parameters.learning_rate,
-            **results,
-        }
-    )
+    results = {
+        "best." + name.removeprefix("result/").replace("/", "_"): value
+        for name, value in result_metrics(best).items()
+        if not name.startswith("result/log2")
+    }
+    parameters = best.parameters
+    return results | {
+        "best.global_batch_size": float(parameters.global_batch_size),
+        "best.learning_rate": parameters.learning_rate,
+    }
 
 
 def trials_table(results: Sequence[TrialResult], objective: Objective, *, replicas: int) -> str:

@@ -35,12 +35,13 @@ class Links:
 
 def links(experiment_id: str, run_id: str, study: str) -> Links:
     """Links to the two saved views and to the study's run."""
-    # Without the workflow type, the page opens on traces of language models.
-    runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey="
+    # Without the workflow type, MLflow shows its pages for language models around what is linked.
+    workflow = "workflowType=machine_learning"
+    runs = f"#/experiments/{experiment_id}/runs?{workflow}&viewStateShareKey="
     return Links(
         trials=f"{runs}{_key('trials', study)}",
         charts=f"{runs}{_key('charts', study)}&compareRunsMode=CHART",
-        study=f"#/experiments/{experiment_id}/runs/{run_id}",
+        study=f"#/experiments/{experiment_id}/runs/{run_id}?{workflow}",
     )
 
 
@@ -83,15 +84,7 @@ def _key(kind: str, study: str) -> str:
 
 
 def _table(run_id: str, objective: Objective) -> State:
-    measured = ["result/seconds_to_target", "result/steps_to_target", "result/examples_to_target"]
-    if objective.minimize == "metric":
-        measured = []
-    columns = [
-        "tags.`scalesearch.outcome`",
-        *_columns("params", ["global_batch_size", "learning_rate", "decay_boundaries", "momentum"]),
-        *_columns("metrics", [*measured, final_metric(objective.metric), "result/device_seconds"]),
-        "tags.`scalesearch.reason`",
-    ]
+    widths = _column_widths(objective)
     return {
         "searchFilter": f"tags.`mlflow.parentRunId` = '{run_id}'",
         "orderByKey": f"metrics.`{cost_metric(objective)}`",
@@ -100,9 +93,9 @@ def _table(run_id: str, objective: Objective) -> State:
         "lifecycleFilter": "Active",
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
-        "selectedColumns": columns,
-        "columnOrder": [],
-        "columnWidths": {},
+        "selectedColumns": list(widths),
+        "columnOrder": list(widths),
+        "columnWidths": widths,
         "runsHiddenMode": "SHOWALL",
         "viewMaximized": False,
         "runListHidden": False,
@@ -115,13 +108,29 @@ def _table(run_id: str, objective: Objective) -> State:
     }
 
 
-def _columns(kind: str, keys: list[str]) -> list[str]:
-    return [f"{kind}.`{key}`" for key in keys]
+def _column_widths(objective: Objective) -> dict[str, int]:
+    """Columns of the table in their order, with the pixels that their headings need."""
+    measured = {
+        "metrics.`result/seconds_to_target`": 170,
+        "metrics.`result/steps_to_target`": 160,
+        "metrics.`result/examples_to_target`": 180,
+    }
+    return {
+        "tags.`scalesearch.outcome`": 150,
+        "params.`global_batch_size`": 130,
+        "params.`learning_rate`": 110,
+        "params.`decay_boundaries`": 140,
+        "params.`momentum`": 100,
+        **({} if objective.minimize == "metric" else measured),
+        f"metrics.`{final_metric(objective.metric)}`": 200,
+        "metrics.`result/device_seconds`": 160,
+        "tags.`scalesearch.reason`": 400,
+    }
 
 
 def _charts(run_id: str, objective: Objective, decays: int) -> State:
     cost = cost_metric(objective)
-    steps = cost if objective.minimize == "metric" else "result/steps_to_target"
+    height = cost if objective.minimize == "metric" else "result/log2_steps_to_target"
     boundaries = [f"decay_boundary_{i}" for i in range(1, decays + 1)]
     charts: list[State] = [
         {
@@ -133,7 +142,7 @@ def _charts(run_id: str, objective: Objective, decays: int) -> State:
         {
             "type": "SCATTER",
             "xaxis": _axis("log2_global_batch_size", "PARAM"),
-            "yaxis": _axis(steps, "METRIC"),
+            "yaxis": _axis(height, "METRIC"),
         },
         {
             "type": "CONTOUR",
@@ -147,7 +156,7 @@ def _charts(run_id: str, objective: Objective, decays: int) -> State:
             "selectedMetricKeys": [objective.metric],
             "xAxisKey": "metric",
             "selectedXAxisMetricKey": "progress/examples",
-            "xAxisScaleType": "log",
+            "xAxisScaleType": "linear",
             "scaleType": "linear",
             "lineSmoothness": 0,
             "useGlobalXaxisKey": False,

@@ -56,13 +56,13 @@ class StudyCopy:
         self._record = record
         self._experiment_id = _experiment(client, record.workload, artifacts)
         self._children: dict[int, _Child] = {}
-        self._status_before = "KILLED"
+        self._before: Run | None = None
         run = self._find_run()
         if run is None:
             self._run_id = self._new_run(start_ms)
         else:
             self._run_id = run.info.run_id
-            self._status_before = run.info.status
+            self._before = run
             self._continue_run(run)
 
     @property
@@ -182,7 +182,9 @@ class StudyCopy:
 
     def _start_over(self, start_ms: int) -> None:
         self._client.set_tag(self._run_id, "scalesearch.superseded", "true")
-        self._client.set_terminated(self._run_id, self._status_before)
+        if self._before is not None:
+            info = self._before.info
+            self._client.set_terminated(self._run_id, info.status, end_time=info.end_time)
         self._children = {}
         self._run_id = self._new_run(start_ms)
 
