@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from scalesearch.workloads import densenet
-from scalesearch.workloads.cifar10_files import CLASSES, FILES, read_cifar10
+from scalesearch.workloads.cifar10_files import CLASSES, read_cifar10
 from scalesearch.workloads.classification import METRICS, cross_entropy
 from scalesearch.workloads.images import Images, labelled
 from scalesearch.workloads.sources import (
@@ -71,7 +71,10 @@ def load_data() -> Data:
         Source(name="Keras's cache of older versions", read=lambda: read_cifar10(old_cache)),
         Source(name="Keras's download", read=lambda: _from_keras(download("cifar10"))),
     ]
-    files = f"{', '.join(FILES)} (as .bin of the binary version, or without ending of the Python version)"
+    files = (
+        "data_batch_1.bin … data_batch_5.bin and test_batch.bin of its binary version (or, without .bin, of its "
+        "Python version)"
+    )
     return read_first("cifar10", sources, files=files).hold_out(VALIDATION)
 
 

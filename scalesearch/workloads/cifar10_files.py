@@ -46,7 +46,7 @@ def read_cifar10(folder: Path) -> Images:
             inputs = np.concatenate([split.inputs for split in train])
             labels = np.concatenate([split.labels for split in train])
             return Images(train=Split(inputs=inputs, labels=labels), test=test)
-    raise UnavailableError(f"{folder} does not hold all of {', '.join(FILES)}, with .bin or without")
+    raise UnavailableError(f"{folder} does not hold data_batch_1…5 and test_batch, all with .bin or all without")
 
 
 def read_binary(path: Path) -> Split:
@@ -71,7 +71,7 @@ def read_pickle(path: Path) -> Split:
     except Exception as error:  # a damaged pickle raises whatever its bytes happen to mean
         raise DataError(
             f"{path}: expected a pickled dict with data and labels, but loading it failed with "
-            f"{type(error).__name__}: {error}"
+            f"{type(error).__name__}: {error}."
         ) from error
     if images.shape != (EXAMPLES_PER_FILE, _BYTES_PER_IMAGE):
         raise DataError(

@@ -19,7 +19,7 @@ def check_densenet_bc_options(*, depth: int, growth_rate: int, weight_decay: flo
         )
     if growth_rate < 1:
         raise WorkloadError(f"`growth_rate >= 1` must hold, but got {growth_rate}")
-    if weight_decay < 0:
+    if not weight_decay >= 0:  # catches NaN too
         raise WorkloadError(f"`weight_decay >= 0` must hold, but got {weight_decay}")
 
 

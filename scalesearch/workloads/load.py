@@ -75,8 +75,8 @@ def _import(name: str) -> object:
 
 
 def _make(name: str, factory: Callable[..., object], options: Mapping[str, object]) -> Workload:
-    _check_options(name, factory, options)
     try:
+        _check_options(name, factory, options)
         made = factory(**options)
     except ScalesearchError:
         raise
@@ -114,7 +114,7 @@ def _check_types(name: str, types: Mapping[str, type], options: Mapping[str, obj
 
 def _nearest(name: str, known: Iterable[str]) -> str:
     matches = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def _kind(value: object) -> str:

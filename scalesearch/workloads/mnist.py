@@ -124,7 +124,7 @@ def read_npz(path: Path) -> Images:
             x_train, y_train, x_test, y_test = (arrays[f"{x}_{s}"] for s in ("train", "test") for x in "xy")
     except (OSError, EOFError, ValueError, KeyError, TypeError, BadZipFile) as error:
         raise DataError(
-            f"{path}: expected an npz file with x_train, y_train, x_test and y_test, but: {error}"
+            f"{path}: expected an npz file with x_train, y_train, x_test and y_test, but: {error}."
         ) from error
     return from_keras(((x_train, y_train), (x_test, y_test)), origin=path)
 

@@ -52,6 +52,11 @@ def read_first(data_set: str, sources: Sequence[Source], *, files: str) -> Image
             return source.read()
         except UnavailableError as reason:
             failures.append(f"  {source.name}: {reason}")
+        except DataError as damage:
+            raise DataError(
+                f"{damage} This is the data set {data_set} as found by {source.name}: replace the damaged file, "
+                "or remove it to use the next source."
+            ) from damage
     tried = "\n".join(failures)
     raise DataError(
         f"The data set {data_set} was not found. Tried in this order:\n{tried}\n"

@@ -153,5 +153,5 @@ def test_folder_of_python_files(tmp_path: Path) -> None:
 
 def test_folder_without_all_files(tmp_path: Path) -> None:
     write_binary(tmp_path / "data_batch_1.bin")
-    with pytest.raises(UnavailableError, match=r"does not hold all of data_batch_1, .*test_batch"):
+    with pytest.raises(UnavailableError, match="does not hold data_batch_1…5 and test_batch"):
         read_cifar10(tmp_path)

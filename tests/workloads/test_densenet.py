@@ -90,7 +90,7 @@ def test_batch_norm_is_synchronized_only_if_asked_for(synchronized: bool) -> Non
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("depth", 101), ("depth", 4), ("growth_rate", 0), ("weight_decay", -1e-4)],
+    [("depth", 101), ("depth", 4), ("growth_rate", 0), ("weight_decay", -1e-4), ("weight_decay", float("nan"))],
 )
 def test_options_out_of_range(option: str, value: float) -> None:
     with pytest.raises(WorkloadError, match=rf"`{option}.*but got {value}"):

@@ -87,11 +87,15 @@ def flipped(content: bytes) -> bytes:
     return content[:-12] + bytes([content[-12] ^ 0xFF]) + content[-11:]
 
 
+def invalid_block(content: bytes) -> bytes:
+    return content[:10] + b"\xff" + content[11:]
+
+
 def wrong_checksum(content: bytes) -> bytes:
     return content[:-8] + b"\1\2\3\4" + content[-4:]
 
 
-@pytest.mark.parametrize("damage", [no_gzip, truncated, flipped, wrong_checksum])
+@pytest.mark.parametrize("damage", [no_gzip, truncated, flipped, invalid_block, wrong_checksum])
 def test_damaged_compression(damage: Callable[[bytes], bytes], tmp_path: Path, write_idx: Callable[..., Path]) -> None:
     path = write_idx(tmp_path / "images.gz", IMAGES)
     path.write_bytes(damage(path.read_bytes()))

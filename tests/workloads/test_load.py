@@ -20,6 +20,9 @@ def workload(*, width=3, name="own/model"):
 def any_options(**options):
     return workload(name=",".join(options))
 
+def width_and_any(width=3, **options):
+    return workload(width=width, **options)
+
 def needs(width):
     return workload(width=width)
 
@@ -56,14 +59,14 @@ def refusal(name: str, options: Mapping[str, object] | None = None) -> str:
 
 def test_unknown_built_in_names_the_nearest_and_lists_all() -> None:
     message = refusal("fashion_mnist/mpl")
-    assert "did you mean 'fashion_mnist/mlp'?" in message
+    assert "(did you mean 'fashion_mnist/mlp'?)" in message
     assert "digits/mlp" in message
     assert "package.module:name" in message
 
 
 def test_unknown_option_names_the_nearest() -> None:
     message = refusal("digits/mlp", {"hiden_units": 3})
-    assert "no option 'hiden_units'; did you mean 'hidden_units'?" in message
+    assert "no option 'hiden_units' (did you mean 'hidden_units'?)" in message
     assert "hidden_layers" in message
 
 
@@ -84,6 +87,11 @@ def test_option_out_of_range(options: Mapping[str, object]) -> None:
 def test_own_workload_by_factory_with_options() -> None:
     assert load_workload("own_workload:workload", {"width": 5}).name == "own/model/5"
     assert load_workload("own_workload:any_options", {"a": 1, "b": 2}).name == "a,b/3"
+    assert load_workload("own_workload:width_and_any", {"width": 5, "name": "x"}).name == "x/5"
+
+
+def test_own_factory_without_options() -> None:
+    assert "no option 'width'. It has no options" in refusal("own_workload:returns_nothing", {"width": 5})
 
 
 def test_own_finished_workload() -> None:
@@ -102,11 +110,12 @@ def test_own_finished_workload() -> None:
             "'own_importing' imports 'not_installed_anywhere', which is not installed",
         ),
         ("own_raising:workload", "importing 'own_raising' failed with ZeroDivisionError: division by zero"),
-        ("own_workload:workloads", "no 'workloads'; did you mean 'workload'?"),
+        ("own_workload:workloads", "no 'workloads' (did you mean 'workload'?)"),
         ("own_workload:workloads", "finished"),
         ("own_workload:number", "is an object of type int"),
         ("own_workload:returns_nothing", "returned an object of type NoneType"),
         ("own_workload:breaks", "failed with RuntimeError: no such folder"),
+        ("builtins:dict", "failed with ValueError"),
         ("own_workload:needs", "needs a value for the option width"),
         ("own_workload:", "is named `package.module:name`"),
         (":workload", "is named `package.module:name`"),

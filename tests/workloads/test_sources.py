@@ -35,7 +35,7 @@ def unavailable(name: str) -> Source:
     return Source(name=name, read=raising(UnavailableError(f"{name} is empty")))
 
 
-DAMAGED = Source(name="damaged", read=raising(DataError("x: truncated")))
+DAMAGED = Source(name="damaged", read=raising(DataError("x: truncated.")))
 
 
 def test_the_first_source_that_has_the_data_is_read() -> None:
@@ -44,8 +44,9 @@ def test_the_first_source_that_has_the_data_is_read() -> None:
 
 
 def test_a_damaged_source_is_an_error_and_not_passed_over() -> None:
-    with pytest.raises(DataError, match="x: truncated"):
+    with pytest.raises(DataError) as caught:
         read_first("set", [DAMAGED, Source(name="b", read=lambda: IMAGES)], files="x")
+    assert str(caught.value).startswith("x: truncated. This is the data set set as found by damaged: replace")
 
 
 def test_without_any_source_the_error_lists_what_was_tried_and_what_to_do() -> None:
