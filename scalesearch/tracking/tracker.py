@@ -118,10 +118,12 @@ class MlflowTracker:
         self._send(partial(self._started_writer.study_ended, end, end_ms=_now_ms()))
 
     def close(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for MLflow to take what it was told."""
-        if self._writer is not None and not self._closed:
+        """Wait at most `timeout` seconds for MLflow to take what it was told; again, if called again."""
+        if self._writer is None:
+            return
+        if not self._closed:
             self._messages.put(None)
-            self._thread.join(timeout)
+        self._thread.join(timeout)
         self._closed = True
 
     @property

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Outcome
+from scalesearch.core.schedule import Constant, Linear
+from scalesearch.tracking import content
+
+from .trials import OBJECTIVE, study_record, trial_result
+
+
+def test_params_of_a_linear_schedule_and_of_a_constant_one() -> None:
+    linear = Parameters(global_batch_size=96, schedule=Linear(learning_rate=1.0, decay_examples=500, end_factor=0.01))
+    params = content.trial_params(linear, seed=1, replicas=3)
+    assert (params["schedule"], params["decay_factor"], params["decay_boundary_1"]) == ("linear", "0.01", "500")
+    assert (params["per_replica_batch_size"], params["log2_global_batch_size"]) == ("32", "6.58496")
+    assert "momentum" not in params
+    constant = Parameters(global_batch_size=8, schedule=Constant(learning_rate=1.0))
+    params = content.trial_params(constant, seed=1, replicas=1)
+    assert params["decay_boundaries"] == "[]"
+    assert "decay_factor" not in params
+
+
+def test_a_target_that_is_met_before_the_first_step_has_no_logarithm() -> None:
+    metrics = content.result_metrics(trial_result(0, errors=[0.01]))
+    assert metrics["result/steps_to_target"] == 0.0
+    assert "result/log2_steps_to_target" not in metrics
+
+
+def test_the_table_is_json_without_nan() -> None:
+    results = [trial_result(0), trial_result(1, Outcome.DIVERGED, errors=[0.9, math.nan])]
+    table = json.loads(content.trials_table(results, OBJECTIVE, replicas=2))
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert rows[0]["decay_boundaries"] == "1,000, 4,000"
+    assert rows[0]["val/classification_error"] == 0.05
+    assert rows[1]["val/classification_error"] is None
+    assert rows[1]["seconds_to_target"] is None
+
+
+def test_names_that_mlflow_refuses_are_made_acceptable() -> None:
+    assert content.finite({"val/f1@0.5 [macro]": 1.0}) == {"val/f1_0.5 _macro_": 1.0}
+
+
+def test_long_texts_are_cut_to_what_mlflow_holds() -> None:
+    assert len(content.tag_text("x" * 9000)) == 8000
+    record = study_record("a/b", classes="y" * 9000)
+    assert len(content.study_params(record)["classes"]) == 6000
+
+
+@pytest.mark.parametrize(("items", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")])
+def test_names(items: list[str], text: str) -> None:
+    assert content.names(items) == text
