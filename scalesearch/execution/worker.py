@@ -49,7 +49,8 @@ def run_worker(connection: Connection, setup: WorkerSetup, log_path: Path) -> No
         try:
             request = connection.recv()
         except EOFError:
-            return
+            sys.stdout.flush()
+            os._exit(0)  # TensorFlow takes seconds to tear down, and nothing is left to save
         connection.send(_run_trial(connection, trainer, request))
 
 

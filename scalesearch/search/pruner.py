@@ -15,6 +15,15 @@ def last_reported_step(trial: FrozenTrial) -> float:
     return float(trial.last_step or 0)
 
 
+def incumbent_cost(study: optuna.Study) -> float | None:
+    """The lowest value of a complete and feasible trial, or None without one."""
+    if study.direction != StudyDirection.MINIMIZE:
+        raise ValueError("capping needs a study that minimises a cost, but this one maximises")
+    complete = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    feasible = (t.value for t in complete if t.value is not None and all(v <= 0 for v in t.constraints.values()))
+    return min(feasible, default=None)
+
+
 class CappingPruner(BasePruner):
     """Stop a trial once it has cost more than the cheapest trial that reached the target.
 
@@ -49,14 +58,8 @@ class CappingPruner(BasePruner):
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether `trial` has cost more than `margin` times the cheapest complete and feasible trial."""
-        if study.direction != StudyDirection.MINIMIZE:
-            raise ValueError("CappingPruner needs a study that minimises a cost, but the study maximises")
-        incumbent = min(
-            (
-                t.value
-                for t in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-                if t.value is not None and all(v <= 0 for v in t.constraints.values())
-            ),
-            default=None,
-        )
-        return incumbent is not None and self._cost(trial) > self._margin * incumbent
+        return self.is_beaten(self._cost(trial), by=incumbent_cost(study))
+
+    def is_beaten(self, cost: float, *, by: float | None) -> bool:
+        """Whether a trial that has cost so much can no longer win against an incumbent (None: there is none)."""
+        return by is not None and cost > self._margin * by
