@@ -71,14 +71,12 @@ class StudyCopy:
         return links(self._experiment_id, self._run_id, self._record.name)
 
     def start_trial(self, number: int, parameters: Parameters, *, seed: int, is_baseline: bool, start_ms: int) -> None:
-        """Create the trial's run, unless there is one already."""
-        child = self._children.get(number)
-        if child is not None and child.complete:
-            # A number that ended cannot start again: the study's storage is a new one under an old name.
+        """Create the trial's run."""
+        if number in self._children:
+            # No number starts twice: the study's storage is a new one under the name of one that was deleted.
             self._start_over(start_ms)
-            child = None
-        if child is None:
-            self._new_child(number, parameters, seed=seed, is_baseline=is_baseline, start_ms=start_ms)
+        self._new_child(number, parameters, is_baseline=is_baseline, start_ms=start_ms)
+        self._log_trial_params(number, parameters, seed=seed)
 
     def add_measurements(self, number: int, parameters: Parameters, measurements: Sequence[Measurement]) -> None:
         """Write evaluations of a started trial, in as few calls as possible."""
@@ -105,19 +103,14 @@ class StudyCopy:
             return
         if result.number not in self._children:
             start_ms = end_ms - round(1000 * result.seconds)
-            self._new_child(
-                result.number,
-                result.parameters,
-                seed=result.seed,
-                is_baseline=result.is_baseline,
-                start_ms=start_ms,
-            )
+            self._new_child(result.number, result.parameters, is_baseline=result.is_baseline, start_ms=start_ms)
+        self._log_trial_params(result.number, result.parameters, seed=result.seed)
         child = self._children[result.number]
         stored = {point.step for point in self._client.get_metric_history(child.run_id, "progress/examples")}
         missing = [m for m in result.measurements if m.step not in stored]
         self.add_measurements(result.number, result.parameters, missing)
-        last_step = result.measurements[-1].step if result.measurements else 0
-        self._log_metrics(child.run_id, [(k, v, end_ms, last_step) for k, v in content.result_metrics(result).items()])
+        metrics = content.result_metrics(result).items()
+        self._log_metrics(child.run_id, [(k, v, end_ms, 0) for k, v in metrics])  # at step 0: shown as bars
         self._log_texts(child.run_id, tags=content.outcome_tags(result))
         self._client.set_terminated(child.run_id, content.STATUS[result.outcome], end_time=end_ms)
         self._children[result.number] = _Child(child.run_id, child.start_ms, complete=True)
@@ -196,14 +189,14 @@ class StudyCopy:
         self._log_texts(self._run_id, params=new, tags=changed)
         self._client.log_text(self._run_id, self._record.definition_toml, "definition.toml")
 
-    def _new_child(self, number: int, parameters: Parameters, *, seed: int, is_baseline: bool, start_ms: int) -> None:
+    def _new_child(self, number: int, parameters: Parameters, *, is_baseline: bool, start_ms: int) -> None:
         tags = content.trial_tags(self._record, number, parameters, parent_run_id=self._run_id, is_baseline=is_baseline)
         run = self._client.create_run(self._experiment_id, start_time=start_ms, tags=tags)
         self._children[number] = _Child(run.info.run_id, start_ms, complete=False)
-        self._log_texts(
-            run.info.run_id,
-            params=content.trial_params(parameters, seed=seed, replicas=self._record.replicas),
-        )
+
+    def _log_trial_params(self, number: int, parameters: Parameters, *, seed: int) -> None:
+        params = content.trial_params(parameters, seed=seed, replicas=self._record.replicas)
+        self._log_texts(self._children[number].run_id, params=params)
 
     def _close_children(self) -> None:
         for child in self._children.values():

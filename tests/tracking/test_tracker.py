@@ -379,6 +379,31 @@ def test_what_mlflow_did_not_take_at_first_is_written_later(
     assert stored.steps(0) == stored.steps(1) == [0, 10, 20]
 
 
+def test_params_that_mlflow_did_not_take_at_the_start_are_written_at_the_end(
+    open_tracker: OpenTracker, tracking_uri: str, workload: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    log_batch = MlflowClient.log_batch
+    failures = iter([OSError("disk full")])
+
+    def failing(client: Any, run_id: str, *, params: Sequence[Any] = (), **others: Any) -> Any:
+        if any(param.key == "global_batch_size" for param in params) and (error := next(failures, None)):
+            raise error
+        return log_batch(client, run_id, params=params, **others)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", failing)
+    tracker = open_tracker()
+    result = trial_result(0)
+    tracker.study_started(study_record(workload))
+    tell_trial(tracker, result)
+    tell_end(tracker, [result])
+
+    assert next(failures, None) is None
+    assert tracker.problems() == ()
+    assert Stored(tracking_uri, workload).trial(0).data.params["global_batch_size"] == "64"
+
+
 def test_a_trial_that_mlflow_refuses_is_named_and_stops_no_other(
     open_tracker: OpenTracker, tracking_uri: str, workload: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
