@@ -22,10 +22,6 @@ class Budget:
         """The limits that are set, by unit."""
         return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) is not None}
 
-    def replaced_by(self, other: Budget) -> Budget:
-        """`other`, or this budget where `other` sets nothing at all."""
-        return other if other.limits() else self
-
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,8 @@ class EvaluationPlan:
     """Evaluation points, geometric in examples.
 
     The ratio between neighbours is `ratio` near the target and just after a decay boundary, `COARSE_RATIO` (or
-    `ratio`, if larger) elsewhere; never more than `max_interval_examples` apart; one exactly at the end.
+    `ratio`, if larger) elsewhere, as closely as whole steps allow; after the first, never more than
+    `max_interval_examples` apart (or one step, if that is more); one at each boundary and one exactly at the end.
     """
 
     objective: Objective
@@ -32,18 +34,19 @@ class EvaluationPlan:
 
         `measured` are the measurements so far, the one at step 0 included.
         """
-        last_step = first_step_from(self.end_examples, global_batch_size=global_batch_size)
         now = measured[-1]
-        if now.step >= last_step:
+        ends = [first_step_from(e, global_batch_size=global_batch_size) for e in (*self.boundaries, self.end_examples)]
+        if now.step >= ends[-1]:
             return None
         if now.examples < self.first_examples:
-            examples = self.first_examples
+            step = first_step_from(self.first_examples, global_batch_size=global_batch_size)
         else:
-            examples = min(int(now.examples * self._ratio(now)), now.examples + self.max_interval_examples)
-        ahead = [b for b in self.boundaries if now.examples < b < examples]
-        examples = min([examples, *ahead])
-        step = first_step_from(examples, global_batch_size=global_batch_size)
-        return min(max(step, now.step + 1), last_step)
+            # Rounded down: the ratio is an upper bound.
+            step = math.floor(self._furthest_examples(now) / global_batch_size)
+        return min([max(step, now.step + 1), *(e for e in ends if e > now.step)])
+
+    def _furthest_examples(self, now: Measurement) -> float:
+        return min(now.examples * self._ratio(now), now.examples + self.max_interval_examples)
 
     def _ratio(self, now: Measurement) -> float:
         after_boundary = any(b <= now.examples < 1.2 * b for b in self.boundaries)

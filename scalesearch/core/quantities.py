@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,9 +11,11 @@ from scalesearch.core.budget import Budget
 
 ExampleUnit = Literal["examples", "epochs", "%"]
 
-_AMOUNT = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(examples?|epochs?|%)\s*", re.IGNORECASE)
-_DURATION = re.compile(r"\s*(?:([0-9.]+)\s*h)?\s*(?:([0-9.]+)\s*m)?\s*(?:([0-9.]+)\s*s)?\s*", re.IGNORECASE)
-_LIMIT = re.compile(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*(ex|ep|trials?)\s*", re.IGNORECASE)
+_DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+_NUMBER = rf"({_DECIMAL}(?:e[+-]?[0-9]+)?)"
+_AMOUNT = re.compile(rf"\s*{_NUMBER}\s*(examples?|epochs?|%)\s*", re.IGNORECASE)
+_DURATION = re.compile(rf"\s*(?:({_DECIMAL})\s*h)?\s*(?:({_DECIMAL})\s*m)?\s*(?:({_DECIMAL})\s*s)?\s*", re.IGNORECASE)
+_LIMIT = re.compile(rf"\s*{_NUMBER}\s*(ex|ep|trials?)\s*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -32,16 +35,17 @@ class Amount:
         return max(1, round(self.value * scale))
 
     def __str__(self) -> str:
-        return f"{self.value:g} {self.unit}"
+        value = int(self.value) if self.value.is_integer() else self.value
+        return f"{value} {self.unit}"
 
 
 def parse_amount(value: Any) -> Amount:
     """`20 epochs`, `5e6 examples`, `50 %`; a bare number is examples."""
     if isinstance(value, Amount):
         return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf:
         return Amount(float(value), "examples")
-    if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and float(match[1]) > 0:
+    if isinstance(value, str) and (match := _AMOUNT.fullmatch(value)) and 0 < float(match[1]) < math.inf:
         unit = match[2].lower().rstrip("s") if match[2] != "%" else "%"
         units: dict[str, ExampleUnit] = {"example": "examples", "epoch": "epochs", "%": "%"}
         return Amount(float(match[1]), units[unit])
@@ -65,21 +69,28 @@ def parse_budget(text: str) -> Budget:
     """
     limits: dict[str, float] = {}
     for part in text.split(","):
-        if part.strip().lower().startswith("device:"):
-            limits["device_seconds"] = parse_seconds(part.split(":", 1)[1])
-        elif match := _LIMIT.fullmatch(part):
-            unit = {"ex": "examples", "ep": "epochs"}.get(match[2].lower(), "trials")
-            limits[unit] = float(match[1])
-        else:
-            try:
-                limits["wall_clock_seconds"] = parse_seconds(part)
-            except ValueError:
-                raise ValueError(
-                    f"{part.strip()!r} is not a budget: expected e.g. 30m, 2h, 5e6ex, 40ep, 25trials or device:2h"
-                ) from None
-    if any(v <= 0 for v in limits.values()):
-        raise ValueError(f"a budget must be positive, but got {text!r}")
+        unit, limit = _parse_limit(part)
+        if unit in limits:
+            raise ValueError(f"{part.strip()!r} is a second limit of one unit in {text!r}: give each unit once")
+        limits[unit] = limit
+    if not all(0 < v < math.inf for v in limits.values()):
+        raise ValueError(f"a budget must be positive and finite, but got {text!r}")
     if "trials" in limits and limits["trials"] != int(limits["trials"]):
         raise ValueError(f"a number of trials must be whole, but got {limits['trials']:g}")
     trials = int(limits.pop("trials")) if "trials" in limits else None
     return Budget(**limits, trials=trials)
+
+
+def _parse_limit(text: str) -> tuple[str, float]:
+    """The unit, as a `Budget` calls it, and the limit."""
+    if match := _LIMIT.fullmatch(text):
+        return {"ex": "examples", "ep": "epochs"}.get(match[2].lower(), "trials"), float(match[1])
+    unit, duration = "wall_clock_seconds", text
+    if text.strip().lower().startswith("device:"):
+        unit, duration = "device_seconds", text.split(":", 1)[1]
+    try:
+        return unit, parse_seconds(duration)
+    except ValueError:
+        raise ValueError(
+            f"{text.strip()!r} is not a budget: expected e.g. 30m, 2h, 5e6ex, 40ep, 25trials or device:2h"
+        ) from None

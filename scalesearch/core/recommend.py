@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from scalesearch.core.results import Objective, Outcome, TrialResult
 class Candidate:
     """A parameter point with the trials that ran it; `best` is the one that stands for it.
 
-    `cost` is what the study minimises, in the unit of its goal; None if the target was not reached.
+    `cost` is what the study minimises, in the unit of its goal; None if the target was not reached. `runs` are the
+    trials that came to an end of their own: neither interrupted nor crashed.
     """
 
     best: TrialResult
@@ -57,7 +59,7 @@ class Findings:
 def best_value(result: TrialResult, objective: Objective) -> float | None:
     """The best value of the objective's metric that the trial measured, or None without a finite one."""
     values = [m.metrics[objective.metric] for m in result.measurements]
-    finite = [v for v in values if v == v]
+    finite = [v for v in values if math.isfinite(v)]
     if not finite:
         return None
     return min(finite) if objective.direction == "minimize" else max(finite)
@@ -104,7 +106,9 @@ def _ascending(value: float, objective: Objective) -> float:
 
 def _candidate(result: TrialResult, results: Sequence[TrialResult], objective: Objective) -> Candidate:
     same = [r for r in results if r.parameters == result.parameters]
-    return Candidate(best=result, cost=cost(result, objective), runs=len(same))
+    cut_short = (Outcome.INTERRUPTED, Outcome.CRASHED)
+    runs = sum(r.outcome not in cut_short for r in same)
+    return Candidate(best=result, cost=cost(result, objective), runs=runs)
 
 
 def _batch_sizes(results: Sequence[TrialResult], objective: Objective) -> tuple[BatchSizeSummary, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -121,7 +122,8 @@ class TrialResult:
 def crossing(measurements: Sequence[Measurement], objective: Objective) -> Reached | None:
     """Where `objective.metric` first became strictly better than the target, or None.
 
-    Linear interpolation in examples between the evaluation that first met the target and the one before it.
+    Linear interpolation in examples between the evaluation that first met the target and the one before it; never
+    before the first step, since before it nothing is learnt.
     """
     if objective.target is None:
         return None
@@ -133,8 +135,10 @@ def crossing(measurements: Sequence[Measurement], objective: Objective) -> Reach
         before = measurements[i - 1] if i else now
         if i:
             previous = before.metrics[objective.metric]
-            if previous == previous and previous != value:  # NaN has nothing to interpolate from
-                fraction = min(max((previous - objective.target) / (previous - value), 0.0), 1.0)
+            if math.isfinite(previous) and math.isfinite(value):
+                fraction = (previous - objective.target) / (previous - value)
+            if before.step == 0:
+                fraction = max(fraction, 1.0 / now.step)
         return Reached(
             steps=before.step + fraction * (now.step - before.step),
             examples=before.examples + fraction * (now.examples - before.examples),

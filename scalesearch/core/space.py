@@ -123,12 +123,16 @@ class PiecewiseSpace:
         return (first, *further, *_free("decay_factor", self.decay_factor))
 
     def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
-        boundaries = [max(1, round(at["decay_boundary_1"]))]
-        for i in range(2, self.decays + 1):
-            before = boundaries[-1]
-            room = math.log(max(self.boundaries.high / before, 1.0))
-            boundary = round(before * math.exp(room * at[f"decay_boundary_{i}_fraction"]))
-            boundaries.append(max(boundary, before + 1))
+        boundaries: list[int] = []
+        for i in range(1, self.decays + 1):
+            before = boundaries[-1] if boundaries else 0
+            if i == 1:
+                boundary = round(at["decay_boundary_1"])
+            else:
+                room = math.log(max(self.boundaries.high / before, 1.0))
+                boundary = round(before * math.exp(room * at[f"decay_boundary_{i}_fraction"]))
+            latest = int(self.boundaries.high) - (self.decays - i)  # leaves an example to each boundary after it
+            boundaries.append(max(min(boundary, latest), before + 1))
         return Piecewise(
             learning_rate=learning_rate,
             decay_factor=at.get("decay_factor", self.decay_factor.low),

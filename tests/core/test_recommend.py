@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from scalesearch.core.recommend import Findings, best_value, cost, findings
+from scalesearch.core.results import Outcome, TrialResult
+
+from .trials import METRIC, OBJECTIVE, trial
+
+REACHED = [0.9, 0.5, 0.05]
+FASTER = [0.9, 0.05]
+METRIC_AT_END = replace(OBJECTIVE, target=None, minimize="metric")
+ACCURACY_AT_END = replace(METRIC_AT_END, direction="maximize")
+
+
+def found(*results: TrialResult) -> Findings:
+    return findings(results, OBJECTIVE)
+
+
+def recommended(result: Findings) -> int:
+    assert result.recommendation is not None
+    return result.recommendation.best.number
+
+
+def test_the_cheapest_that_reached_the_target_wins() -> None:
+    result = found(
+        trial(0, REACHED, Outcome.REACHED),
+        trial(1, FASTER, Outcome.REACHED, learning_rate=0.2),
+        trial(2, REACHED, Outcome.REACHED, learning_rate=0.3),
+    )
+    assert recommended(result) == 1
+    assert result.recommendation is not None
+    assert result.recommendation.cost == pytest.approx(10 * 0.8 / 0.85)
+    assert result.recommendation.parameters.learning_rate == 0.2
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o is not Outcome.REACHED])
+def test_reached_beats_every_other_outcome(outcome: Outcome) -> None:
+    other = trial(0, [0.9, 0.11], outcome)
+    assert recommended(found(other, trial(1, [*[0.9] * 50, 0.05], Outcome.REACHED))) == 1
+    assert found(other).recommendation is None
+
+
+def test_of_equal_trials_the_first_wins() -> None:
+    same = [trial(n, REACHED, Outcome.REACHED, learning_rate=0.1 * (n + 1)) for n in range(3)]
+    assert recommended(found(*same)) == 0
+
+
+@pytest.mark.parametrize(("goal", "winner"), [("steps", 1), ("examples", 0), ("seconds", 1)])
+def test_the_goal_decides(goal: str, winner: int) -> None:
+    objective = replace(OBJECTIVE, minimize=goal)  # type: ignore[arg-type]
+    results = [trial(0, REACHED, Outcome.REACHED, batch=8), trial(1, FASTER, Outcome.REACHED, batch=512)]
+    assert recommended(findings(results, objective)) == winner
+
+
+@pytest.mark.parametrize(("objective", "winner"), [(METRIC_AT_END, 1), (ACCURACY_AT_END, 2)])
+def test_a_metric_counts_at_the_end_of_a_full_length_trial(objective: object, winner: int) -> None:
+    results = [
+        trial(0, [0.9, 0.01, 0.4], Outcome.EXHAUSTED),
+        trial(1, [0.9, 0.5, 0.2], Outcome.EXHAUSTED, learning_rate=0.2),
+        trial(2, [0.9, 0.5, 0.6], Outcome.EXHAUSTED, learning_rate=0.3),
+        trial(3, [0.9, 0.0], Outcome.INTERRUPTED, learning_rate=0.4),
+        trial(4, [0.9, 1.0], Outcome.DIVERGED, learning_rate=0.5),
+    ]
+    result = findings(results, objective)  # type: ignore[arg-type]
+    assert recommended(result) == winner
+    assert result.curve is None
+
+
+def test_a_trial_that_did_not_get_there_has_no_cost() -> None:
+    assert cost(trial(0, [0.9, 0.5], Outcome.CAPPED), OBJECTIVE) is None
+    assert cost(trial(0, REACHED, Outcome.REACHED), OBJECTIVE) == pytest.approx(10 + 10 * 0.4 / 0.45)
+    assert cost(trial(0, [0.9, 0.5], Outcome.EXHAUSTED), METRIC_AT_END) == 0.5
+
+
+def test_best_value_is_the_best_finite_one() -> None:
+    wild = [0.9, math.nan, 0.3, math.inf, -math.inf, 0.5]
+    assert best_value(trial(0, wild, Outcome.DIVERGED), OBJECTIVE) == 0.3
+    assert best_value(trial(0, wild, Outcome.DIVERGED), ACCURACY_AT_END) == 0.9
+    assert best_value(trial(0, [math.nan, math.inf], Outcome.DIVERGED), OBJECTIVE) is None
+    assert best_value(trial(0, [], Outcome.CRASHED), OBJECTIVE) is None
+
+
+def test_the_closest_of_those_that_failed() -> None:
+    result = found(
+        trial(0, [], Outcome.CRASHED),
+        trial(1, [0.9, 0.12, 0.3], Outcome.CAPPED),
+        trial(2, [0.9, 0.2], Outcome.EXHAUSTED),
+        trial(3, [math.nan], Outcome.DIVERGED),
+    )
+    assert result.recommendation is None
+    assert result.closest is not None
+    assert result.closest.number == 1
+    assert found(trial(0, [], Outcome.CRASHED)).closest is None
+    highest = findings([trial(0, [0.1, 0.2], Outcome.CAPPED), trial(1, [0.1, 0.3], Outcome.CAPPED)], ACCURACY_AT_END)
+    assert highest.closest is not None
+    assert highest.closest.number == 1
+
+
+def test_an_interrupted_baseline_is_replaced_by_its_next_run() -> None:
+    interrupted = trial(0, [0.9, 0.6], Outcome.INTERRUPTED, is_baseline=True)
+    again = trial(1, REACHED, Outcome.REACHED, is_baseline=True)
+    result = found(interrupted, again)
+    assert result.baseline is not None
+    assert result.baseline.best.number == 1
+    assert result.baseline.runs == 1
+    assert recommended(result) == 1
+
+
+def test_while_it_was_only_interrupted_the_baseline_that_got_furthest_stands() -> None:
+    result = found(
+        trial(0, [0.9, 0.6], Outcome.INTERRUPTED, is_baseline=True),
+        trial(1, [0.9, 0.6, 0.5], Outcome.INTERRUPTED, is_baseline=True),
+    )
+    assert result.baseline is not None
+    assert (result.baseline.best.number, result.baseline.cost, result.baseline.runs) == (1, None, 0)
+    assert found(trial(0, REACHED, Outcome.REACHED)).baseline is None
+
+
+def test_runs_are_those_of_the_same_parameters_that_ended_by_themselves() -> None:
+    result = found(
+        trial(0, REACHED, Outcome.REACHED),
+        trial(1, [0.9, 0.5], Outcome.INTERRUPTED),
+        trial(2, [], Outcome.CRASHED),
+        trial(3, [0.9, 0.5], Outcome.CAPPED),
+        trial(4, [0.9, 0.5], Outcome.CAPPED, learning_rate=0.2),
+    )
+    assert result.recommendation is not None
+    assert result.recommendation.runs == 2
+
+
+def test_outcomes_are_counted() -> None:
+    result = found(trial(0, REACHED, Outcome.REACHED), trial(1, [], Outcome.CRASHED), trial(2, [], Outcome.CRASHED))
+    assert result.outcomes == {Outcome.REACHED: 1, Outcome.CRASHED: 2}
+
+
+def test_batch_sizes_hold_the_best_in_each_unit() -> None:
+    result = found(
+        trial(0, REACHED, Outcome.REACHED, batch=128),
+        trial(1, FASTER, Outcome.REACHED, batch=128, learning_rate=0.2),
+        trial(2, [0.9, 0.5], Outcome.CAPPED, batch=128, learning_rate=0.3),
+        trial(3, [0.9, 0.5], Outcome.CAPPED, batch=16),
+    )
+    small, large = result.batch_sizes
+    assert (small.global_batch_size, small.trials, small.reached, small.best) == (16, 1, 0, None)
+    assert (small.steps_to_target, small.examples_to_target, small.seconds_to_target) == (None, None, None)
+    assert (large.global_batch_size, large.trials, large.reached) == (128, 3, 2)
+    assert large.best is not None
+    assert large.best.number == 1
+    assert large.steps_to_target == pytest.approx(10 * 0.8 / 0.85)
+    assert large.examples_to_target == pytest.approx(128 * 10 * 0.8 / 0.85)
+
+
+def scaling(batches: Sequence[int]) -> list[TrialResult]:
+    """Trials whose steps to target are about 20 · (1 + 64 / batch)."""
+    return [trial(n, [0.9] * round(2 * (1 + 64 / b)) + [0.0], Outcome.REACHED, batch=b) for n, b in enumerate(batches)]
+
+
+def test_the_curve_is_of_the_batch_sizes_that_reached() -> None:
+    assert found(*scaling([8, 16, 32])).curve is None
+    unreached = trial(9, [0.9, 0.5], Outcome.CAPPED, batch=64)
+    assert found(*scaling([8, 16, 32]), unreached).curve is None
+    assert found(*scaling([8, 16, 32, 64])).curve is not None
+
+
+def test_caveats_say_what_is_not_established() -> None:
+    one = found(trial(0, REACHED, Outcome.REACHED))
+    assert one.caveats == (
+        "the recommendation was run once: a single best run is partly luck, so expect somewhat more",
+        "run only once: global batch 64",
+    )
+    twice = found(trial(0, REACHED, Outcome.REACHED), trial(1, REACHED, Outcome.REACHED))
+    assert twice.caveats == ()
+
+
+@pytest.mark.parametrize(("best", "side"), [(16, "smallest"), (64, None), (256, "largest")])
+def test_an_optimum_at_the_edge_of_what_was_tried_is_a_caveat(best: int, side: str | None) -> None:
+    result = found(
+        *(trial(b, FASTER if b == best else REACHED, Outcome.REACHED, batch=b) for b in (16, 64, 256) for _ in range(2))
+    )
+    edge = [f"global batch {best} is the {side} that was tried: the optimum may lie beyond it"] if side else []
+    assert list(result.caveats) == edge
+
+
+def test_a_curve_comes_with_its_caveat() -> None:
+    caveats = found(*scaling([8, 16, 32, 64])).caveats
+    assert any(c.startswith("S(B) is fitted to the best trials found so far") for c in caveats)
+
+
+def test_without_a_recommendation_there_are_no_caveats_about_it() -> None:
+    assert found(trial(0, [0.9], Outcome.CAPPED)).caveats == ()
+
+
+def test_without_trials_nothing_is_found() -> None:
+    result = found()
+    assert (result.recommendation, result.baseline, result.curve, result.closest) == (None, None, None, None)
+    assert (result.batch_sizes, result.outcomes, result.caveats) == ((), {}, ())
+    assert result.objective.metric == METRIC
