@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scalesearch.core.parameters import Parameters
@@ -243,9 +243,10 @@ def quoted(text: str) -> str:
     return f'"{text}"' if "'" in text else f"'{text}'"
 
 
-def names(items: Iterable[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    *head, last = items
+def names(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; of more than six the first five and a count."""
+    shown = list(items) if len(items) <= 6 else [*items[:5], f"{len(items) - 5} more"]
+    *head, last = shown
     return f"{', '.join(head)} and {last}" if head else last
 
 

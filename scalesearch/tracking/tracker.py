@@ -22,7 +22,7 @@ from scalesearch.tracking.writer import FLUSH_SECONDS, Writer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_WAITING = "it had not been written when the tracker was closed"
+_WAITING = "not written in time"
 
 
 class MlflowTracker:

@@ -51,6 +51,9 @@ def test_long_texts_are_cut_to_what_mlflow_holds() -> None:
     assert len(content.study_params(record)["classes"]) == 6000
 
 
-@pytest.mark.parametrize(("items", "text"), [(["a"], "a"), (["a", "b"], "a and b"), (["a", "b", "c"], "a, b and c")])
-def test_names(items: list[str], text: str) -> None:
-    assert content.names(items) == text
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [("a", "a"), ("ab", "a and b"), ("abc", "a, b and c"), ("abcdefgh", "a, b, c, d, e and 3 more")],
+)
+def test_names(items: str, text: str) -> None:
+    assert content.names(list(items)) == text
