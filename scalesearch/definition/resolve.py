@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ from scalesearch.definition.schema import (
 from scalesearch.errors import DefinitionError
 
 DEFAULT_MOMENTUM = 0.9
+_SGD_HAS_NONE = 'optimizer "sgd" has no momentum; use "momentum" or "nesterov", or remove the key'
 
 _ToExamples = Callable[[Amount], int]
 
@@ -128,28 +130,33 @@ def _batch_sizes(definition: StudyDefinition, replicas: int) -> BatchSizes:
     try:
         return BatchSizes(low=bounds.low, high=bounds.high, multiple_of=bounds.multiple_of, divisor=divisor)
     except ValueError:
-        shared = f"{replicas} replicas" + (f" × {accumulation} micro-batches" if accumulation > 1 else "")
-        remedy = (
-            f"set `multiple_of = {divisor}`, since no power of two is divisible by {divisor}"
-            if divisor & (divisor - 1)
-            else f"raise `high` to at least {divisor}"
-        )
-        raise DefinitionError(
-            f"`search.global_batch_size = {{ low = {bounds.low}, high = {bounds.high} }}`: no size in it can be shared "
-            f"equally by {shared}; {remedy}"
-        ) from None
+        pass
+    shared = f"{replicas} replicas" + (f" × {accumulation} micro-batches" if accumulation > 1 else "")
+    step = math.lcm(bounds.multiple_of or 1, divisor)
+    enough = f"set `high` to at least {-(-bounds.low // step) * step}"
+    if bounds.multiple_of is None and divisor & (divisor - 1):
+        remedy = f"set `multiple_of = {divisor}`, since no power of two is divisible by {divisor}"
+        if bounds.high < step:
+            remedy += f", and {enough}"
+    else:
+        remedy = enough
+    multiple = f", multiple_of = {bounds.multiple_of}" if bounds.multiple_of else ""
+    raise DefinitionError(
+        f"`search.global_batch_size = {{ low = {bounds.low}, high = {bounds.high}{multiple} }}`: no size in it can be "
+        f"shared equally by {shared}; {remedy}"
+    )
 
 
 def _momentum(definition: StudyDefinition) -> Interval | None:
     momentum = definition.search.momentum
     if definition.workload.optimizer == "sgd":
         if momentum is not None:
-            raise DefinitionError(
-                '`search.momentum`: optimizer "sgd" has no momentum; use "momentum" or "nesterov", or remove the key'
-            )
+            raise DefinitionError(f"`search.momentum`: {_SGD_HAS_NONE}")
         return None
     if isinstance(momentum, MomentumBounds):
         return Interval(momentum.low, momentum.high)
+    if momentum is None and definition.workload.optimizer == "workload":
+        return None  # whether it has one is not known
     value = DEFAULT_MOMENTUM if momentum is None else momentum
     return Interval(value, value)
 
@@ -212,6 +219,8 @@ def _baseline(
             end_factor=section.end_factor,
         )
     momentum = section.momentum
+    if momentum is not None and definition.workload.optimizer == "sgd":
+        raise DefinitionError(f"`baseline.momentum = {momentum:g}`: {_SGD_HAS_NONE}")
     if momentum is None and space.momentum is not None:
         momentum = space.momentum.clip(DEFAULT_MOMENTUM)
     return Parameters(global_batch_size=size, schedule=schedule, momentum=momentum, accumulation=space.accumulation)

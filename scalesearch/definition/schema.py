@@ -10,6 +10,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    field_validator,
     model_validator,
 )
 
@@ -18,12 +19,13 @@ from scalesearch.core.quantities import Amount, parse_amount, parse_seconds
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
 ExampleCount = Annotated[Amount, BeforeValidator(parse_amount), PlainSerializer(str)]
+Factor = Annotated[float, Field(gt=0, le=1)]
 
 
 class Section(BaseModel):
-    """A TOML table: unknown keys are refused, values cannot be changed."""
+    """A TOML table: unknown keys are refused, values are of the type that is asked for and cannot be changed."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Bounds(Section):
@@ -114,19 +116,25 @@ class ObjectiveSection(Section):
         return self
 
 
+_KEYS_OF_SCHEDULES = {
+    "piecewise": ("decays", "decay_factor", "boundaries"),
+    "linear": ("decay_examples", "end_factor"),
+}
+
+
 class ScheduleSection(Section):
     """The shape of the learning rate over the run."""
 
     kind: Literal["constant", "piecewise", "linear"] = "constant"
     decays: int = Field(default=1, ge=0, le=3)
     """piecewise: how many decay boundaries."""
-    decay_factor: float | Bounds = 0.1
+    decay_factor: Factor | Bounds = 0.1
     """piecewise: the rate is multiplied by this at every boundary."""
     boundaries: AmountBounds | None = None
     """piecewise: where boundaries may lie. One past `max_examples` is no decay."""
-    decay_examples: ExampleCount | AmountBounds | None = None
+    decay_examples: AmountBounds | ExampleCount | None = None
     """linear: over how many examples the rate falls."""
-    end_factor: float | Bounds = Field(default_factory=lambda: Bounds(low=1e-4, high=0.1))
+    end_factor: Annotated[float, Field(ge=0, le=1)] | Bounds = Field(default_factory=lambda: Bounds(low=1e-4, high=0.1))
     """linear: the final rate over the initial one."""
 
     @model_validator(mode="after")
@@ -137,6 +145,15 @@ class ScheduleSection(Section):
             raise ValueError('`kind = "linear"` needs `decay_examples`')
         return self
 
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        """Refuse what would be ignored, such as boundaries without a kind."""
+        for kind, keys in _KEYS_OF_SCHEDULES.items():
+            for key in keys:
+                if kind != self.kind and key in self.model_fields_set:
+                    raise ValueError(f'`{key}` is of `kind = "{kind}"`, but the kind is "{self.kind}"')
+        return self
+
 
 class SearchSection(Section):
     """Where to search, and with what."""
@@ -144,7 +161,7 @@ class SearchSection(Section):
     global_batch_size: BatchSizeBounds
     """Examples per optimizer step over all replicas. Sizes that the replicas cannot share equally are left out."""
     learning_rate: Bounds
-    momentum: float | MomentumBounds | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] | MomentumBounds | None = None
     """Fixed or searched; for Adam it is β1. By default 0.9 for optimizers that have one."""
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
     sampler: Literal["tpe", "random", "qmc"] = "tpe"
@@ -157,12 +174,12 @@ class BaselineSection(Section):
     global_batch_size: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
     momentum: float | None = Field(default=None, ge=0, lt=1)
-    boundaries: tuple[ExampleCount, ...] = ()
+    boundaries: Annotated[tuple[ExampleCount, ...], Field(strict=False)] = ()
     """Decay boundaries, for example `["5 epochs", "8 epochs"]` or `["50 %", "75 %"]` (of `max_examples`)."""
-    decay_factor: float = Field(default=0.1, gt=0)
+    decay_factor: Factor = 0.1
     decay_examples: ExampleCount | None = None
     """For a baseline with linear decay, together with `end_factor`."""
-    end_factor: float | None = Field(default=None, ge=0)
+    end_factor: float | None = Field(default=None, ge=0, le=1)
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
@@ -177,11 +194,18 @@ class TrialSection(Section):
     """One training run."""
 
     max_examples: ExampleCount
-    """Full length of a trial, for example `"20 epochs"`."""
+    """Full length of a trial, for example `"20 epochs"`; in examples or epochs."""
     first_evaluation: ExampleCount = Amount(0.1, "epochs")
     """Where the first evaluation lies (besides the one before training)."""
     evaluation_ratio: float = Field(default=1.05, gt=1.0, le=2.0)
     """Examples at one evaluation over those at the one before it, near the target and after a decay."""
+
+    @field_validator("max_examples", mode="after")
+    @classmethod
+    def _absolute(cls, value: Amount) -> Amount:
+        if value.unit == "%":
+            raise ValueError('percentages are of `max_examples` itself: give it as "20 epochs" or "5e6 examples"')
+        return value
 
 
 class BudgetSection(Section):
@@ -210,7 +234,7 @@ class BudgetSection(Section):
 class RunSection(Section):
     """On what it runs."""
 
-    replicas: int | Literal["all"] = "all"
+    replicas: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
     """Devices per trial. `"all"`: every visible GPU; without GPUs, one CPU replica."""
     accumulation: int = Field(default=1, ge=1)
     """Micro-batches per replica and step: their gradients are accumulated, for batches that do not fit at once."""
@@ -239,8 +263,15 @@ class StudyDefinition(Section):
         return self
 
     def fingerprint(self) -> dict[str, Any]:
-        """All that must not change while a study is continued, flat: {dotted key: value}. The budget may grow."""
-        return _flat(self.model_dump(mode="json", exclude={"budget", "name"}))
+        """All that must not change while a study is continued, flat: {dotted key: value}.
+
+        Left out: the budget, which may grow; the name, which says which study is continued; the replicas, as "all"
+        may be what was a number, so that the number in use has to be compared; and what only guards the run.
+        """
+        dump = self.model_dump(
+            mode="json", exclude={"budget": True, "name": True, "run": {"replicas", "no_progress_limit"}}
+        )
+        return _flat(dump)
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

@@ -32,8 +32,8 @@ def test_amounts(text: Any, expected: Amount) -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    ["", "20", "epochs", "-1 epochs", "0 epochs", "1.2.3 epochs", ". epochs", "5 parsecs", "1e400 examples", "5 epochs 3",
-     0, -3, math.inf, math.nan, True, None, [1], {"low": 1}],
+    ["", "20", "epochs", "-1 epochs", "0 epochs", "1.2.3 epochs", ". epochs", "5 parsecs", "1e400 examples",
+     "5 epochs 3", 0, -3, math.inf, math.nan, True, None, [1], {"low": 1}],
 )  # fmt: skip
 def test_what_is_no_amount_says_what_one_looks_like(bad: Any) -> None:
     with pytest.raises(ValueError, match='expected a positive amount such as "20 epochs"'):
@@ -63,7 +63,8 @@ def test_an_amount_reads_well() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("1.5h", 5400), ("1 h 1 m 1 s", 3661), (45, 45), (0.5, 0.5)],
+    [("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("1.5h", 5400), ("1 h 1 m 1 s", 3661),
+     (45, 45), (0.5, 0.5)],
 )  # fmt: skip
 def test_durations(text: Any, seconds: float) -> None:
     assert parse_seconds(text) == seconds
