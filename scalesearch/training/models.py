@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from scalesearch.errors import WorkloadError
@@ -24,8 +23,7 @@ def build_model(workload: Workload, split: Split, *, seed: int) -> Any:
     if not isinstance(model, keras.Model):
         raise WorkloadError(f"`{workload.name}`: build_model must return a keras.Model, but returned {model!r}")
     if not model.built:
-        shape = workload.prepare(tf.convert_to_tensor(np.asarray(split.inputs[:1]))).shape
-        model.build((None, *shape[1:]))
+        model(workload.prepare(tf.constant(split.inputs[:1])))
     return model
 
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 from scalesearch.core.schedule import Piecewise
 from scalesearch.errors import WorkloadError
 from scalesearch.training.data import stream_indices, stream_uniforms
+from scalesearch.training.engine import MirroredTrainer
 from scalesearch.workloads.workload import Augmentation
 
 from .tiny import (
@@ -94,46 +95,61 @@ def test_all_replicas_hold_the_same_moving_statistics(replicas: int) -> None:
         assert all(np.array_equal(copy, copies[0]) for copy in copies)
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
+@pytest.fixture(scope="module", params=REPLICAS)
+def counting(request: pytest.FixtureRequest) -> MirroredTrainer:
+    """The gradient for weight i is (how often example i is in the batch) / batch."""
+    return trainer(linear(EXAMPLES), replicas=request.param, data=one_hot())
+
+
 @pytest.mark.parametrize(("batch", "accumulation"), [(16, 1), (16, 2), (8 * EXAMPLES, 1), (8 * EXAMPLES, 2)])
-def test_examples_counted_are_examples_seen(replicas: int, batch: int, accumulation: int) -> None:
-    used = trainer(linear(EXAMPLES), replicas=replicas, data=one_hot())
+def test_examples_counted_are_examples_seen(counting: MirroredTrainer, batch: int, accumulation: int) -> None:
     steps = 3 if batch > EXAMPLES else 10
-    # The gradient for weight i is (times that example i is in the batch) / batch, so this rate counts.
-    measured = run(used, batch=batch, steps=steps, accumulation=accumulation, schedule=float(batch), seed=2)
-    seen = -weights(used)[0][:, 0]
+    measured = run(counting, batch=batch, steps=steps, accumulation=accumulation, schedule=float(batch), seed=2)
+    seen = -weights(counting)[0][:, 0]
     assert np.array_equal(np.rint(seen), np.bincount(stream_indices(2, 0, batch * steps, EXAMPLES)))
     assert measured[-1].examples == round(seen.sum()) == batch * steps
 
 
-@pytest.mark.parametrize(("replicas", "accumulation"), CUTS)
-def test_regularizers_count_once(replicas: int, accumulation: int) -> None:
-    # d(0.5 · 1 + 0.5 w²)/dw = 0.5 + w, from w = 1, with rate 0.1
-    workload = linear(
-        1, initial="ones", regularizer=keras.regularizers.L2(0.5), loss=lambda _, outputs: 0.5 * outputs[:, 0]
-    )
-    used = trainer(workload, replicas=replicas, data=ones())
-    run(used, steps=1, accumulation=accumulation, schedule=0.1)
-    assert weights(used)[0].item() == pytest.approx(1 - 0.1 * 1.5)
+@pytest.fixture(scope="module", params=REPLICAS)
+def regularized(request: pytest.FixtureRequest) -> MirroredTrainer:
+    """The objective is 0.5 w + 0.5 w², from w = 1."""
+    l2 = keras.regularizers.L2(0.5)
+    workload = linear(1, initial="ones", regularizer=l2, loss=lambda _, outputs: 0.5 * outputs[:, 0])
+    return trainer(workload, replicas=request.param, data=ones())
 
 
-@pytest.mark.parametrize(("replicas", "accumulation"), CUTS)
-def test_clipping_acts_on_the_global_gradient(replicas: int, accumulation: int) -> None:
-    used = trainer(linear(EXAMPLES, gradient_clip_norm=0.05), replicas=replicas, data=one_hot())
-    run(used, steps=1, accumulation=accumulation, schedule=1.0, seed=2)
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+def test_regularizers_count_once(regularized: MirroredTrainer, accumulation: int) -> None:
+    run(regularized, steps=1, accumulation=accumulation, schedule=0.1)
+    assert weights(regularized)[0].item() == pytest.approx(1 - 0.1 * 1.5)
+
+
+@pytest.fixture(scope="module", params=REPLICAS)
+def clipping(request: pytest.FixtureRequest) -> MirroredTrainer:
+    """As `counting`, with the gradient clipped to a norm of 0.05."""
+    return trainer(linear(EXAMPLES, gradient_clip_norm=0.05), replicas=request.param, data=one_hot())
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+def test_clipping_acts_on_the_global_gradient(clipping: MirroredTrainer, accumulation: int) -> None:
+    run(clipping, steps=1, accumulation=accumulation, schedule=1.0, seed=2)
     gradient = np.bincount(stream_indices(2, 0, 32, EXAMPLES), minlength=EXAMPLES) / 32
     assert np.linalg.norm(gradient) > 0.05
-    assert weights(used)[0][:, 0] == pytest.approx(-gradient * 0.05 / np.linalg.norm(gradient), rel=1e-5)
+    assert weights(clipping)[0][:, 0] == pytest.approx(-gradient * 0.05 / np.linalg.norm(gradient), rel=1e-5)
 
 
-@pytest.mark.parametrize(("replicas", "accumulation"), CUTS)
-def test_augmentation_is_a_function_of_the_position(replicas: int, accumulation: int) -> None:
-    features = 3
-    add = Augmentation(random_numbers=features, apply=lambda inputs, uniforms: inputs + uniforms)
-    used = trainer(linear(features, augmentation=add), replicas=replicas, data=ones(features=features))
-    run(used, steps=3, accumulation=accumulation, schedule=1.0, seed=2)
-    expected = -3 * (1 + stream_uniforms(2, 0, 96, features).mean(axis=0))
-    assert weights(used)[0][:, 0] == pytest.approx(expected, rel=1e-5)
+@pytest.fixture(scope="module", params=REPLICAS)
+def augmenting(request: pytest.FixtureRequest) -> MirroredTrainer:
+    """The mean gradient is 1 + the mean of the uniforms."""
+    add = Augmentation(random_numbers=3, apply=lambda inputs, uniforms: inputs + uniforms)
+    return trainer(linear(3, augmentation=add), replicas=request.param, data=ones(features=3))
+
+
+@pytest.mark.parametrize("accumulation", ACCUMULATIONS)
+def test_augmentation_is_a_function_of_the_position(augmenting: MirroredTrainer, accumulation: int) -> None:
+    run(augmenting, steps=3, accumulation=accumulation, schedule=1.0, seed=2)
+    expected = -3 * (1 + stream_uniforms(2, 0, 96, 3).mean(axis=0))
+    assert weights(augmenting)[0][:, 0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_replicas_drop_different_units() -> None:
