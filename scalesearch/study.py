@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event as Flag
 from typing import Protocol
@@ -17,9 +17,9 @@ from scalesearch.core.stopping import verdict
 from scalesearch.definition import ResolvedStudy
 from scalesearch.errors import StudyError
 from scalesearch.execution.messages import Ended, Event, Measured, TrialRequest
-from scalesearch.search.lease import take_lease
+from scalesearch.search.lease import Lease
 from scalesearch.search.sampler import SamplerName
-from scalesearch.search.storage import OpenTrial, StudyStore
+from scalesearch.search.storage import FLUSH_SECONDS, OpenTrial, StudyStore
 
 TICK_SECONDS = 0.5
 STOP_WITHIN_SECONDS = 5.0
@@ -94,8 +94,8 @@ class _Running:
     objective: Objective
     measurements: list[Measurement]
     started: float
-    request: TrialRequest
     stop: tuple[Outcome, str] | None = None
+    abandon_at: float | None = None
 
 
 class Study:
@@ -105,11 +105,13 @@ class Study:
         resolved: what is searched.
         budget: what the study may spend in all, over all its runs.
         store: the study's storage.
+        lease: the right to drive the study.
         executor: where trials run.
         tracker: gets a copy of everything.
         sampler_name, seed: what proposes the next trial.
         stop_requested: set by the user's Ctrl-C.
-        started: `time.monotonic()` from which this run's wall clock counts.
+        started: the time on `clock` from which this run's wall clock counts.
+        clock: seconds that only go up.
     """
 
     def __init__(
@@ -118,23 +120,28 @@ class Study:
         *,
         budget: Budget,
         store: StudyStore,
+        lease: Lease,
         executor: Executor,
         tracker: Tracker,
         sampler_name: SamplerName,
         seed: int,
         stop_requested: Flag,
         started: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resolved = resolved
         self._budget = budget
         self._store = store
+        self._lease = lease
         self._executor = executor
         self._tracker = tracker
         self._sampler_name = sampler_name
         self._seed = seed
         self._stop_requested = stop_requested
         self._started = started
+        self._clock = clock
         self._session = uuid.uuid4().hex
+        self._session_kept = started
         self._earlier_seconds = store.wall_clock_seconds()
         self._running: _Running | None = None
         self._crashes_in_a_row = 0
@@ -147,22 +154,19 @@ class Study:
 
     def events(self) -> Iterator[StudyEvent]:
         """Run the study until its budget is spent or the user stops it."""
-        lease = take_lease(self._store)
         try:
             self._continue_or_begin()
             while (stopped_by := self._why_no_further_trial()) is None:
                 yield self._start_trial()
                 while self._running is not None:
-                    lease.refresh()
+                    self._lease.refresh()
                     event = self._executor.next_event(timeout_seconds=TICK_SECONDS)
                     if isinstance(event, Measured):
                         yield self._measured(event.measurement)
                     elif isinstance(event, Ended):
                         yield self._ended(event)
                     elif self._must_abandon():
-                        self._executor.abandon()
-                        yield self._ended(Ended(number=self._running.trial.number))
-                self._store.session_lasted(self._session, self._session_seconds())
+                        yield self._abandon("stopped by the user")
             yield StudyEnded(
                 findings=self._findings(),
                 spent=self.spent(),
@@ -170,8 +174,9 @@ class Study:
                 by_user=self._stop_requested.is_set(),
             )
         finally:
+            if self._running is not None:
+                self._abandon("the study was broken off")
             self._store.session_lasted(self._session, self._session_seconds())
-            lease.release()
 
     def spent(self) -> Spent:
         """Everything that the study has spent, the running trial included."""
@@ -186,11 +191,27 @@ class Study:
 
     def _continue_or_begin(self) -> None:
         for orphan in self._store.orphans(replicas=self._resolved.replicas):
+            if orphan.outcome is Outcome.INTERRUPTED:
+                examples = self._examples_at_next_evaluation(orphan.parameters, orphan.measurements)
+                orphan = replace(orphan, cost=replace(orphan.cost, examples=examples))
             self._store.tell(orphan, self.objective)
             self._tracker.trial_ended(orphan)
-            self._requeue(orphan)
-        if not self._store.has_trials and self._resolved.baseline is not None:
+        for result in self._store.results():
+            if result.outcome is Outcome.INTERRUPTED:
+                self._store.repeat(result, self._resolved.space)
+        if self._resolved.baseline is not None and self._baseline_is_due():
             self._store.enqueue(self._resolved.baseline, self._resolved.space, is_baseline=True)
+
+    def _baseline_is_due(self) -> bool:
+        """Whether there was none yet, or the one that had to set the target came to nothing."""
+        if not self._store.has_trials:
+            return True
+        failed = any(r.is_baseline and r.outcome is not Outcome.INTERRUPTED for r in self._store.results())
+        return self._target_is_open and failed
+
+    @property
+    def _target_is_open(self) -> bool:
+        return self._resolved.target_from_baseline and self.objective.target is None
 
     def _why_no_further_trial(self) -> str | None:
         if self._stop_requested.is_set():
@@ -210,18 +231,10 @@ class Study:
             seed=trial.seed,
             plan=self._resolved.evaluation_plan(trial.parameters, objective),
         )
+        self._running = _Running(trial, objective, [], self._clock())
         self._executor.submit(request)
-        self._running = _Running(trial, objective, [], time.monotonic(), request)
         self._tracker.trial_started(trial.number, trial.parameters, seed=trial.seed, is_baseline=trial.is_baseline)
         return TrialStarted(trial=trial, spent=self.spent())
-
-    def _requeue(self, interrupted: TrialResult) -> None:
-        self._store.enqueue(
-            interrupted.parameters,
-            self._resolved.space,
-            is_baseline=interrupted.is_baseline,
-            seed=interrupted.seed,
-        )
 
     # The running trial
 
@@ -238,6 +251,8 @@ class Study:
         # The worker is training on by now: writing costs it nothing.
         self._tracker.trial_measured(running.trial.number, measurement)
         self._store.measured(running.trial.number, running.measurements, running.objective)
+        if self._clock() - self._session_kept >= FLUSH_SECONDS:
+            self._keep_session()
         return TrialMeasured(trial=running.trial, measurement=measurement, spent=self.spent())
 
     def _why_stop(self, running: _Running) -> tuple[Outcome, str] | None:
@@ -258,9 +273,8 @@ class Study:
         first = running.measurements[0]
         metric = running.objective.metric
         if len(running.measurements) == 1 and running.objective.met(first.metrics[metric]):
-            self._executor.abandon()
             running.stop = (Outcome.INTERRUPTED, "the target is met before training")
-            self._ended(Ended(number=running.trial.number))
+            self._abandon(running.stop[1])
             raise StudyError(
                 f"`objective.target = {running.objective.target:g}` is met before any training: {metric} is "
                 f"{first.metrics[metric]:g} at initialisation; choose a target that has to be learnt"
@@ -271,10 +285,15 @@ class Study:
         if not self._stop_requested.is_set():
             return False
         assert self._running is not None
-        if self._running.stop is None:
-            self._running.stop = (Outcome.INTERRUPTED, "stopped by the user")
-            self._abandon_at = time.monotonic() + STOP_WITHIN_SECONDS
-        return time.monotonic() > self._abandon_at
+        if self._running.abandon_at is None:
+            self._running.abandon_at = self._clock() + STOP_WITHIN_SECONDS
+        return self._clock() > self._running.abandon_at
+
+    def _abandon(self, reason: str) -> TrialEnded:
+        """End the running trial without waiting for its worker."""
+        assert self._running is not None
+        self._executor.abandon()
+        return self._ended(Ended(number=self._running.trial.number, failure=Outcome.INTERRUPTED, reason=reason))
 
     def _ended(self, event: Ended) -> TrialEnded:
         running = self._running
@@ -284,14 +303,16 @@ class Study:
         self._crashes_in_a_row = self._crashes_in_a_row + 1 if result.outcome is Outcome.CRASHED else 0
         self._store.tell(result, self.objective)
         self._tracker.trial_ended(result)
-        if result.outcome is Outcome.INTERRUPTED:
-            self._requeue(result)
+        self._keep_session()
+        if result.is_baseline and self._target_is_open and result.outcome is not Outcome.INTERRUPTED:
+            raise StudyError(
+                f'`objective.target = "baseline"`, but the baseline did not run to its end ({result.outcome}): '
+                f"{result.reason}. Give a number as target, or the same command again to run it once more"
+            )
         return TrialEnded(result=result, findings=self._findings(), spent=self.spent())
 
     def _result(self, running: _Running, event: Ended) -> TrialResult:
-        outcome, reason = running.stop or (Outcome.EXHAUSTED, "it ran its full length")
-        if event.failure is not None:
-            outcome, reason = event.failure, event.reason
+        outcome, reason = running.stop or (event.failure or Outcome.EXHAUSTED, event.reason or "it ran its full length")
         if outcome is Outcome.EXHAUSTED and running.objective.target is None and self._resolved.target_from_baseline:
             self._store.keep("target", _value_held_at_the_end(running.measurements, running.objective))
         reached = crossing(running.measurements, self.objective)
@@ -308,7 +329,7 @@ class Study:
             measurements=tuple(running.measurements),
             test_metrics=event.test_metrics,
             is_baseline=running.trial.is_baseline,
-            seconds=time.monotonic() - running.started,
+            seconds=self._clock() - running.started,
         )
 
     # Accounts
@@ -325,17 +346,29 @@ class Study:
     def _final_cost(self, running: _Running, event: Ended) -> Cost:
         elapsed_seconds = event.elapsed_seconds
         if elapsed_seconds is None:
-            elapsed_seconds = time.monotonic() - running.started
-        examples = running.measurements[-1].examples if running.measurements else 0
-        if running.measurements and (event.failure is not None or event.elapsed_seconds is None):
-            # How far into the interval it came is unknown: all of it counts, so that the budget holds.
-            size = running.trial.parameters.global_batch_size
-            step = running.request.plan.next_step(running.measurements, global_batch_size=size)
-            examples = step * size if step is not None else examples
+            elapsed_seconds = self._clock() - running.started
+        in_an_interval = event.failure is not None and running.stop is None
+        if in_an_interval:
+            examples = self._examples_at_next_evaluation(running.trial.parameters, running.measurements)
+        else:
+            examples = running.measurements[-1].examples if running.measurements else 0
         return Cost(examples=examples, device_seconds=elapsed_seconds * self._resolved.replicas)
 
+    def _examples_at_next_evaluation(self, parameters: Parameters, measurements: Sequence[Measurement]) -> int:
+        """What a trial counts that ended within an interval: how far it came is unknown, so all of it counts."""
+        if not measurements:
+            return 0
+        size = parameters.global_batch_size
+        plan = self._resolved.evaluation_plan(parameters, self.objective)
+        step = plan.next_step(measurements, global_batch_size=size)
+        return step * size if step is not None else measurements[-1].examples
+
     def _session_seconds(self) -> float:
-        return time.monotonic() - self._started
+        return self._clock() - self._started
+
+    def _keep_session(self) -> None:
+        self._session_kept = self._clock()
+        self._store.session_lasted(self._session, self._session_seconds())
 
     def _findings(self) -> Findings:
         return findings(self._store.results(), self.objective)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 EXIT_USER_ERROR = 2
 EXIT_NOT_REACHED = 3
+EXIT_INTERRUPTED = 130
 STORAGE = "sqlite:///scalesearch.db"
 TRACKING_URI = "sqlite:///mlflow.db"
 
@@ -38,6 +39,9 @@ class Commands(click.Group):
         except ScalesearchError as error:
             click.echo(f"Error: {error}", err=True)
             ctx.exit(EXIT_USER_ERROR)
+        except KeyboardInterrupt:
+            click.echo("Interrupted: the same command goes on with what is kept.", err=True)
+            ctx.exit(EXIT_INTERRUPTED)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -13,7 +13,7 @@ from types import FrameType
 from rich.console import Console
 from rich.markup import escape
 
-from scalesearch.cli import EXIT_NOT_REACHED
+from scalesearch.cli import EXIT_INTERRUPTED, EXIT_NOT_REACHED
 from scalesearch.cli.summary import Summary
 from scalesearch.core.budget import Budget
 from scalesearch.core.results import Direction
@@ -22,12 +22,13 @@ from scalesearch.errors import DefinitionError, StudyError
 from scalesearch.execution.local import LocalExecutor
 from scalesearch.execution.messages import Ready, WorkerSetup
 from scalesearch.report.progress import StudyProgress
+from scalesearch.search.lease import Lease, take_lease
 from scalesearch.search.storage import StudyStore, open_storage
 from scalesearch.study import Study, StudyEnded, TrialEnded, TrialMeasured, TrialStarted
 from scalesearch.tracking import MlflowTracker, NullTracker, StudyRecord, check_tracking_uri
 
-EXIT_INTERRUPTED = 130
 TRACKER_CLOSE_SECONDS = 60.0
+TRACKER_ABORT_SECONDS = 10.0
 FILES_FOLDER = Path("scalesearch-files")
 
 
@@ -59,20 +60,24 @@ def run_study(options: StudyOptions, *, started: float) -> int:
         log_path=_log_path(definition),
         no_progress_seconds=definition.run.no_progress_limit,
     )
-    try:
+    with ExitStack() as at_exit:
+        at_exit.callback(executor.close)
         with console.status(f"starting a worker with {definition.workload.name}"):
             ready = executor.start()
         resolved = _resolve(options, definition, ready)
         console.print(f"Study {resolved.name}: {definition.workload.name} on {_devices(ready)}", highlight=False)
         store = StudyStore(storage, resolved.name, direction=_direction(resolved))
+        # Before anything is written, here or in MLflow: the study may be another driver's.
+        lease = take_lease(store)
+        at_exit.callback(lease.release)
         store.check_definition({**definition.fingerprint(), "replicas": resolved.replicas})
         _keep_context(store, definition, resolved, budget)
+        at_exit.callback(tracker.close, TRACKER_ABORT_SECONDS)
         tracker.study_started(_record(options, definition, resolved, budget))
-        ended = _run(store, executor, tracker, definition, resolved, budget, console, started)
-    finally:
+        ended = _run(store, lease, executor, tracker, definition, resolved, budget, console, started)
         executor.close()
-    summary = Summary.of(store)
-    _finish_tracking(tracker, store, summary, ended, console)
+        summary = Summary.of(store)
+        _finish_tracking(tracker, store, summary, ended, console)
     summary.show(as_json=options.as_json)
     _say_how_to_go_on(console, options, tracker, ended)
     if ended.by_user:
@@ -82,6 +87,7 @@ def run_study(options: StudyOptions, *, started: float) -> int:
 
 def _run(
     store: StudyStore,
+    lease: Lease,
     executor: LocalExecutor,
     tracker: MlflowTracker | NullTracker,
     definition: StudyDefinition,
@@ -95,6 +101,7 @@ def _run(
             resolved,
             budget=budget,
             store=store,
+            lease=lease,
             executor=executor,
             tracker=tracker,
             sampler_name=definition.search.sampler,

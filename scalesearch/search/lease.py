@@ -6,7 +6,10 @@ import os
 import socket
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from scalesearch.errors import StudyError
 from scalesearch.search.storage import StudyStore
@@ -25,15 +28,22 @@ class Lease:
     refreshed: float
 
     def refresh(self) -> None:
-        """Renew the lease if it is time to."""
+        """Renew the lease if it is time to. Raises StudyError if another driver has taken it over."""
         now = time.monotonic()
-        if now - self.refreshed >= REFRESH_SECONDS:
-            self.store.keep("lease", _lease(self.token))
-            self.refreshed = now
+        if now - self.refreshed < REFRESH_SECONDS:
+            return
+        held = self.store.attribute("lease")
+        if held is None or held["token"] != self.token:
+            by = f" by process {held['pid']} on {held['host']}" if held else ""
+            raise StudyError(f"study {self.store.name} was taken over{by} while this process did not answer")
+        self.store.keep("lease", _lease(self.token))
+        self.refreshed = now
 
     def release(self) -> None:
-        """Give the study free."""
-        self.store.keep("lease", None)
+        """Give the study free, unless another driver has it by now."""
+        held = self.store.attribute("lease")
+        if held is not None and held["token"] == self.token:
+            self.store.keep("lease", None)
 
 
 def take_lease(store: StudyStore) -> Lease:
@@ -47,8 +57,15 @@ def take_lease(store: StudyStore) -> Lease:
     return Lease(store, token, time.monotonic())
 
 
-def _lease(token: str) -> dict[str, str | int | float]:
-    return {"token": token, "host": socket.gethostname(), "pid": os.getpid(), "at": time.time()}
+def _lease(token: str) -> dict[str, str | int | float | None]:
+    pid = os.getpid()
+    return {
+        "token": token,
+        "host": socket.gethostname(),
+        "pid": pid,
+        "process_started": _process_started(pid),
+        "at": time.time(),
+    }
 
 
 def _refuse_if_held(store: StudyStore, *, own_token: str | None) -> None:
@@ -56,7 +73,7 @@ def _refuse_if_held(store: StudyStore, *, own_token: str | None) -> None:
     if lease is None or lease["token"] == own_token:
         return
     if lease["host"] == socket.gethostname():
-        held = _is_running(lease["pid"])
+        held = _is_running(lease)
     else:
         held = abs(time.time() - lease["at"]) < EXPIRES_SECONDS
     if held:
@@ -66,11 +83,22 @@ def _refuse_if_held(store: StudyStore, *, own_token: str | None) -> None:
         )
 
 
-def _is_running(pid: int) -> bool:
+def _is_running(lease: Mapping[str, Any]) -> bool:
     try:
-        os.kill(pid, 0)
+        os.kill(lease["pid"], 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    # A container that starts again gives its processes the same numbers.
+    started: str | None = lease["process_started"]
+    return started == _process_started(lease["pid"])
+
+
+def _process_started(pid: int) -> str | None:
+    """When a process started, in a unit of its machine; None where the system does not tell (outside of Linux)."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return status.rpartition(")")[2].split()[19]  # the program's name, in parentheses, may hold anything

@@ -49,7 +49,7 @@ def result_to_json(result: TrialResult) -> dict[str, Any]:
         "reason": result.reason,
         "cost": _COST.dump_python(result.cost, mode="json"),
         "reached": _REACHED.dump_python(result.reached, mode="json"),
-        "test_metrics": dict(result.test_metrics),
+        "test_metrics": {name: _to_json(value) for name, value in result.test_metrics.items()},
         "seconds": result.seconds,
     }
 
@@ -66,7 +66,7 @@ def result_from_json(number: int, attributes: Mapping[str, Any]) -> TrialResult:
         cost=_COST.validate_python(result["cost"]),
         reached=_REACHED.validate_python(result["reached"]),
         measurements=measurements_from_json(attributes["measurements"]),
-        test_metrics=result["test_metrics"],
+        test_metrics={name: _from_json(value) for name, value in result["test_metrics"].items()},
         is_baseline=attributes.get("is_baseline", False),
         seconds=result["seconds"],
     )

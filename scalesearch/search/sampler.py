@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Literal
 
 import numpy as np
@@ -10,16 +11,20 @@ import optuna
 SamplerName = Literal["tpe", "random", "qmc"]
 
 
-def sampler(name: SamplerName, *, seed: int, trial_number: int) -> optuna.samplers.BaseSampler:
-    """The sampler for trial `trial_number` of a study with `seed`.
+def sampler(name: SamplerName, *, seed: int, position: int) -> optuna.samplers.BaseSampler:
+    """The sampler for the trial at `position` (from 0) in a study with `seed`.
 
     A fresh one for every trial, seeded by both: the points do not repeat when a study is continued, and are the same
     as if it had never stopped. The Sobol sequence keeps its seed, as its position is kept in the study.
     """
-    if name == "qmc":
-        # Independent sampling can only occur in the very first trial, before the space is known.
-        return optuna.samplers.QMCSampler(scramble=True, seed=seed, warn_independent_sampling=False)
-    trial_seed = int(np.random.SeedSequence((seed, trial_number)).generate_state(1)[0])
+    trial_seed = int(np.random.SeedSequence((seed, position)).generate_state(1)[0])
+    random = optuna.samplers.RandomSampler(seed=trial_seed)
     if name == "random":
-        return optuna.samplers.RandomSampler(seed=trial_seed)
-    return optuna.samplers.TPESampler(seed=trial_seed)
+        return random
+    if name == "tpe":
+        return optuna.samplers.TPESampler(seed=trial_seed)
+    with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
+        # Until a first trial has told it the space, it takes independent points.
+        return optuna.samplers.QMCSampler(
+            scramble=True, seed=seed, independent_sampler=random, warn_independent_sampling=False
+        )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,9 @@ from scalesearch.search.sampler import SamplerName, sampler
 FLUSH_SECONDS = 1.0
 SQLITE_LOCK_SECONDS = 60
 FAR_FROM_TARGET = 100.0  # constraint of a trial whose metric means nothing: worse than any distance to the target
+
+# Two processes create one SQLite file at once: the slower one finds half a schema.
+_CREATED_BY_ANOTHER_PROCESS = ("already exists", "UNIQUE constraint failed", "database is locked")
 
 _STATES = {
     Outcome.REACHED: TrialState.COMPLETE,
@@ -61,8 +66,7 @@ def open_storage(url: str) -> optuna.storages.BaseStorage:
         try:
             return _sqlite(url) if url.startswith("sqlite") else optuna.storages.get_storage(url)
         except Exception as error:
-            # Two processes that create one SQLite file at once: the slower one finds half a schema.
-            if attempt < 4 and "already exists" in str(error):
+            if attempt < 4 and any(sign in str(error) for sign in _CREATED_BY_ANOTHER_PROCESS):
                 time.sleep(0.5 * (attempt + 1))
                 continue
             reason = str(error).splitlines()[0]
@@ -73,8 +77,8 @@ def open_storage(url: str) -> optuna.storages.BaseStorage:
 def _sqlite(url: str) -> optuna.storages.BaseStorage:
     """An SQLite storage whose commits take a millisecond instead of ten, of which a trial makes twenty.
 
-    In write-ahead mode with `synchronous = NORMAL`, killing any process loses nothing; a power failure may lose the last
-    commits but cannot damage the file.
+    In write-ahead mode with `synchronous = NORMAL`, killing any process loses nothing; a power failure may lose the
+    last commits but cannot damage the file.
     """
     storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": SQLITE_LOCK_SECONDS}})
 
@@ -114,11 +118,6 @@ class StudyStore:
         self._incumbent: float | None = None
         self._trials: dict[int, optuna.Trial] = {}
         self._flushed: dict[int, float] = {}
-        self._results = {
-            trial.number: result_from_json(trial.number, trial.user_attrs)
-            for trial in self._study.get_trials(deepcopy=False)
-            if trial.state.is_finished() and "result" in trial.user_attrs
-        }
 
     # What the study is
 
@@ -155,7 +154,8 @@ class StudyStore:
 
     def ask(self, space: SearchSpace, *, sampler_name: SamplerName, seed: int) -> OpenTrial:
         """The next trial: a queued one, or what the sampler proposes."""
-        self._study.sampler = sampler(sampler_name, seed=seed, trial_number=len(self._study.get_trials(deepcopy=False)))
+        position = self._position()
+        self._study.sampler = sampler(sampler_name, seed=seed, position=position)
         trial = self._study.ask(_distributions(space))
         attributes = trial.user_attrs
         if "parameters" in attributes:
@@ -163,7 +163,7 @@ class StudyStore:
         else:
             parameters = space.parameters(trial.params)
             trial.set_user_attr("parameters", PARAMETERS.dump_python(parameters, mode="json"))
-        trial_seed = attributes.get("seed", _trial_seed(seed, trial.number))
+        trial_seed = attributes.get("seed", _trial_seed(seed, position))
         trial.set_user_attr("seed", trial_seed)
         self._trials[trial.number] = trial
         return OpenTrial(
@@ -173,16 +173,29 @@ class StudyStore:
             is_baseline=attributes.get("is_baseline", False),
         )
 
-    def enqueue(
-        self, parameters: Parameters, space: SearchSpace, *, is_baseline: bool = False, seed: int | None = None
-    ) -> None:
+    def enqueue(self, parameters: Parameters, space: SearchSpace, *, is_baseline: bool = False) -> None:
         """Queue a trial of exactly `parameters`; the sampler sees the nearest point of the space."""
-        attributes: dict[str, Any] = {"parameters": PARAMETERS.dump_python(parameters, mode="json")}
-        if is_baseline:
-            attributes["is_baseline"] = True
-        if seed is not None:
-            attributes["seed"] = seed
-        self._study.enqueue_trial(space.coordinates(parameters), user_attrs=attributes)
+        self._enqueue(parameters, space, {"is_baseline": True} if is_baseline else {})
+
+    def repeat(self, interrupted: TrialResult, space: SearchSpace) -> None:
+        """Queue an interrupted trial again, with its seed, unless that was done before."""
+        if any(t.user_attrs.get("repeats") == interrupted.number for t in self._study.get_trials(deepcopy=False)):
+            return
+        attributes = {
+            "is_baseline": interrupted.is_baseline,
+            "seed": interrupted.seed,
+            "repeats": interrupted.number,
+        }
+        self._enqueue(interrupted.parameters, space, attributes)
+
+    def _enqueue(self, parameters: Parameters, space: SearchSpace, attributes: Mapping[str, Any]) -> None:
+        exact = {"parameters": PARAMETERS.dump_python(parameters, mode="json")}
+        self._study.enqueue_trial(space.coordinates(parameters), user_attrs={**exact, **attributes})
+
+    def _position(self) -> int:
+        """How many trials were started so far; repeats do not count, so that an interruption changes no proposal."""
+        trials = self._study.get_trials(deepcopy=False)
+        return sum("seed" in t.user_attrs and "repeats" not in t.user_attrs for t in trials)
 
     def measured(self, number: int, measurements: Sequence[Measurement], objective: Objective) -> None:
         """Keep what a running trial has measured so far; written at most once a second."""
@@ -191,7 +204,9 @@ class StudyStore:
             return
         self._flushed[number] = now
         self._set_trial_attribute(number, "measurements", measurements_to_json(measurements))
-        self._trials[number].report(measurements[-1].metrics[objective.metric], step=measurements[-1].examples)
+        value = measurements[-1].metrics[objective.metric]
+        if math.isfinite(value):  # Optuna makes the last report of a pruned trial its value
+            self._trials[number].report(value, step=measurements[-1].examples)
 
     def can_no_longer_win(self, cost_so_far: float) -> bool:
         """Whether capping stops a trial that has cost so much, in the unit that the study minimises.
@@ -204,8 +219,6 @@ class StudyStore:
 
     def tell(self, result: TrialResult, objective: Objective) -> None:
         """End a trial with all that it measured."""
-        self._set_trial_attribute(result.number, "measurements", measurements_to_json(result.measurements))
-        self._set_trial_attribute(result.number, "result", result_to_json(result))
         state = _STATES[result.outcome]
         value = cost(result, objective)
         if objective.minimize == "metric" and value is not None:
@@ -214,6 +227,9 @@ class StudyStore:
         if trial is not None and state is TrialState.PRUNED:
             # A censored trial gets no invented cost: Optuna ranks it by how far it violates "target reached".
             trial.set_constraint("target", _distance_to_target(result, objective))
+        self._set_trial_attribute(result.number, "measurements", measurements_to_json(result.measurements))
+        # With its result a trial is complete, whatever happens to this process before it has told Optuna.
+        self._set_trial_attribute(result.number, "result", result_to_json(result))
         self._study.tell(result.number, value if state is TrialState.COMPLETE else None, state=state)
         self._results[result.number] = result
         self._incumbent = None
@@ -222,20 +238,34 @@ class StudyStore:
         """All finished trials, in order of their number; read from storage once, as a study has one driver."""
         return [self._results[number] for number in sorted(self._results)]
 
+    @cached_property
+    def _results(self) -> dict[int, TrialResult]:
+        return {
+            trial.number: result_from_json(trial.number, trial.user_attrs)
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.state.is_finished() and "result" in trial.user_attrs
+        }
+
     # Resuming
 
     def orphans(self, *, replicas: int) -> list[TrialResult]:
         """The trials that a killed driver left running, as INTERRUPTED with what they are known to have cost.
 
-        They still have to be told. One that was killed before its parameters were written is ended here.
+        They still have to be told. One whose result was written keeps it; one that had not begun is ended here, and
+        queued again if it came from the queue.
         """
         left = []
         for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             attributes = trial.user_attrs
             if trial.number in self._trials:
                 continue
+            if "result" in attributes:
+                left.append(result_from_json(trial.number, attributes))
+                continue
             if "seed" not in attributes:
                 self._study.tell(trial.number, state=TrialState.FAIL)
+                if "parameters" in attributes:
+                    self._study.enqueue_trial(trial.system_attrs["fixed_params"], user_attrs=attributes)
                 continue
             measurements = measurements_from_json(attributes["measurements"]) if "measurements" in attributes else ()
             last = measurements[-1] if measurements else None

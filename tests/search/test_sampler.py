@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Outcome, TrialResult
+from scalesearch.search.sampler import SamplerName
+from scalesearch.search.storage import OpenTrial, StudyStore, open_storage
+
+from .trials import BASELINE, SPACE, STEPS, result
+
+SAMPLERS = get_args(SamplerName)
+TRIALS = 14  # TPE's first 10 are random
+
+
+def outcome_of(trial: OpenTrial) -> TrialResult:
+    """What a trial comes to, as a pure function of its parameters."""
+    if trial.parameters.learning_rate > 0.1:
+        return result(trial.number, trial.parameters, Outcome.DIVERGED)
+    return result(trial.number, trial.parameters, Outcome.REACHED)
+
+
+def run(store: StudyStore, sampler_name: SamplerName, *, seed: int, trials: int) -> list[OpenTrial]:
+    asked = []
+    for _ in range(trials):
+        asked.append(store.ask(SPACE, sampler_name=sampler_name, seed=seed))
+        store.tell(outcome_of(asked[-1]), STEPS)
+    return asked
+
+
+def fresh(path: Path) -> StudyStore:
+    return StudyStore(open_storage(f"sqlite:///{path}"), "s", direction="minimize")
+
+
+def points(trials: list[OpenTrial]) -> list[tuple[Parameters, int]]:
+    return [(trial.parameters, trial.seed) for trial in trials]
+
+
+@pytest.fixture(params=SAMPLERS)
+def sampler_name(request: pytest.FixtureRequest) -> SamplerName:
+    name: SamplerName = request.param
+    return name
+
+
+def test_one_seed_is_one_sequence_of_distinct_points(sampler_name: SamplerName, tmp_path: Path) -> None:
+    first = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=TRIALS))
+    second = points(run(fresh(tmp_path / "b.db"), sampler_name, seed=7, trials=TRIALS))
+    assert first == second
+    assert len(set(first)) == TRIALS
+
+
+def test_two_seeds_differ(sampler_name: SamplerName, tmp_path: Path) -> None:
+    first = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=3))
+    second = points(run(fresh(tmp_path / "b.db"), sampler_name, seed=8, trials=3))
+    assert not set(first) & set(second)
+
+
+def test_a_continued_study_gives_the_points_of_an_uninterrupted_one(sampler_name: SamplerName, tmp_path: Path) -> None:
+    uninterrupted = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=TRIALS))
+    continued: list[tuple[Parameters, int]] = []
+    for trials in (1, 3, TRIALS - 4):
+        continued += points(run(fresh(tmp_path / "b.db"), sampler_name, seed=7, trials=trials))
+    assert continued == uninterrupted
+
+
+def test_a_trial_that_was_interrupted_and_repeated_changes_nothing_after_it(
+    sampler_name: SamplerName, tmp_path: Path
+) -> None:
+    uninterrupted = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=TRIALS))
+
+    store = fresh(tmp_path / "b.db")
+    before = run(store, sampler_name, seed=7, trials=11)
+    cut = store.ask(SPACE, sampler_name=sampler_name, seed=7)
+    interrupted = result(cut.number, cut.parameters, Outcome.INTERRUPTED, seed=cut.seed)
+    store.tell(interrupted, STEPS)
+    store.repeat(interrupted, SPACE)
+    after = run(fresh(tmp_path / "b.db"), sampler_name, seed=7, trials=TRIALS - 11)
+
+    assert (after[0].parameters, after[0].seed) == (cut.parameters, cut.seed)
+    assert points(before + after) == uninterrupted
+
+
+def test_a_crash_in_the_first_trial_does_not_make_the_second_the_same(
+    sampler_name: SamplerName, tmp_path: Path
+) -> None:
+    store = fresh(tmp_path / "a.db")
+    asked = []
+    for _ in range(3):
+        asked.append(store.ask(SPACE, sampler_name=sampler_name, seed=7))
+        store.tell(result(asked[-1].number, asked[-1].parameters, Outcome.CRASHED), STEPS)
+    assert len({trial.parameters for trial in asked}) == 3
+    assert len({trial.seed for trial in asked}) == 3
+
+
+def test_a_queued_baseline_comes_first_and_has_a_seed_of_its_own(sampler_name: SamplerName, tmp_path: Path) -> None:
+    store = fresh(tmp_path / "a.db")
+    store.enqueue(BASELINE, SPACE, is_baseline=True)
+    asked = run(store, sampler_name, seed=7, trials=4)
+    assert [trial.is_baseline for trial in asked] == [True, False, False, False]
+    assert asked[0].parameters == BASELINE
+    assert len({trial.seed for trial in asked}) == 4
