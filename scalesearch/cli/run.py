@@ -237,12 +237,13 @@ def _finish_tracking(
     from scalesearch.report.figures import figures  # matplotlib: not needed without a copy in MLflow
 
     results, found = store.results(), summary.findings
+    best = found.recommendation.best if found.recommendation else None
     spent = {f"budget/{unit}_spent": float(value) for unit, value in asdict(summary.spent).items()}
     tracker.study_ended(
         note_markdown=summary.note(),
         results=results,
-        figures=figures(results, found.objective, curve=found.curve),
-        best=found.recommendation.best if found.recommendation else None,
+        figures=figures(results, found.objective, best=best, curve=found.curve),
+        best=best,
         finished=not ended.by_user,
         summary_metrics=spent,
         summary_tags={"scalesearch.stopped_by": ended.stopped_by},
