@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
@@ -54,10 +55,11 @@ def _candidate(candidate: Candidate | None, replicas: int) -> dict[str, Any] | N
         "decay_boundaries_examples": list(schedule.boundaries),
         "decay_factor": getattr(schedule, "decay_factor", None),
         "end_factor": getattr(schedule, "end_factor", None),
+        "cost": candidate.cost,
         "steps_to_target": reached.steps if reached else None,
         "examples_to_target": reached.examples if reached else None,
         "seconds_to_target": reached.seconds if reached else None,
-        "test_metrics": dict(candidate.best.test_metrics),
+        "test_metrics": {k: v if math.isfinite(v) else None for k, v in candidate.best.test_metrics.items()},
         "runs": candidate.runs,
         "trial": candidate.best.number,
     }

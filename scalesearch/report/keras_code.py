@@ -7,10 +7,10 @@ from scalesearch.core.schedule import Linear, Piecewise, first_step_from
 
 _OPTIMIZERS = {
     "sgd": "keras.optimizers.SGD(learning_rate)",
-    "momentum": "keras.optimizers.SGD(learning_rate, momentum={momentum:.6g})",
-    "nesterov": "keras.optimizers.SGD(learning_rate, momentum={momentum:.6g}, nesterov=True)",
-    "adam": "keras.optimizers.Adam(learning_rate, beta_1={momentum:.6g})",
-    "adamw": "keras.optimizers.AdamW(learning_rate, beta_1={momentum:.6g})",
+    "momentum": "keras.optimizers.SGD(learning_rate, momentum={momentum})",
+    "nesterov": "keras.optimizers.SGD(learning_rate, momentum={momentum}, nesterov=True)",
+    "adam": "keras.optimizers.Adam(learning_rate, beta_1={momentum})",
+    "adamw": "keras.optimizers.AdamW(learning_rate, beta_1={momentum})",
     "workload": "...  # your workload's own optimizer, with this learning_rate",
 }
 
@@ -24,7 +24,7 @@ def keras_code(parameters: Parameters, *, optimizer: str, replicas: int) -> str:
         "this is the batch size that Dataset.batch and fit take",
         *_schedule(parameters),
         "with strategy.scope():",
-        f"    optimizer = {_OPTIMIZERS[optimizer].format(momentum=parameters.momentum or 0.0)}",
+        f"    optimizer = {_OPTIMIZERS[optimizer].format(momentum=_number(parameters.momentum or 0.0))}",
     ]
     if parameters.accumulation > 1:
         lines.insert(2, f"# measured with {parameters.accumulation} micro-batches per replica and step")
@@ -33,21 +33,28 @@ def keras_code(parameters: Parameters, *, optimizer: str, replicas: int) -> str:
 
 def _schedule(parameters: Parameters) -> list[str]:
     schedule, size = parameters.schedule, parameters.global_batch_size
-    steps = [first_step_from(b, global_batch_size=size) for b in schedule.boundaries]
-    if isinstance(schedule, Piecewise):
-        values = [float(f"{s.rate:.6g}") for s in schedule.segments()]
+    if isinstance(schedule, Piecewise) and schedule.boundaries:
+        values = ", ".join(_number(s.rate) for s in schedule.segments())
         # Keras still uses the old rate at the boundary itself, so a boundary is the last step before the change.
-        last_steps = [max(step - 1, 0) for step in steps]
+        last_steps = [first_step_from(b, global_batch_size=size) - 1 for b in schedule.boundaries]
         return [
             "learning_rate = keras.optimizers.schedules.PiecewiseConstantDecay(",
-            f"    boundaries={last_steps}, values={values}",
+            f"    boundaries={last_steps}, values=[{values}]",
             ")",
         ]
     if isinstance(schedule, Linear):
+        # A fraction of a step where the decay does not end on one: rounded, every rate on the way would be off.
+        steps, rest = divmod(schedule.decay_examples, size)
+        decay_steps = steps if rest == 0 else schedule.decay_examples / size
         end = schedule.learning_rate * schedule.end_factor
         return [
             "learning_rate = keras.optimizers.schedules.PolynomialDecay(",
-            f"    {schedule.learning_rate:.6g}, decay_steps={steps[0]}, end_learning_rate={end:.6g}",
+            f"    {_number(schedule.learning_rate)}, decay_steps={decay_steps}, end_learning_rate={_number(end)}",
             ")",
         ]
-    return [f"learning_rate = {schedule.learning_rate:.6g}"]
+    return [f"learning_rate = {_number(schedule.learning_rate)}"]
+
+
+def _number(value: float) -> str:
+    """A Python float, since Keras takes the type of an int for that of the rate; as exact as the float32 it becomes."""
+    return repr(float(f"{value:.7g}"))

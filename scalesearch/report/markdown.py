@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from scalesearch.core.budget import Budget, Spent
 from scalesearch.core.recommend import Findings
-from scalesearch.report import words
 from scalesearch.report.keras_code import keras_code
-from scalesearch.report.terminal import outcome_counts, recommendation_lines, spending
+from scalesearch.report.terminal import batch_size_rows, outcome_counts, recommendation_lines, spending
 
 
 def note(
@@ -18,22 +17,13 @@ def note(
     if findings.recommendation is not None:
         code = keras_code(findings.recommendation.parameters, optimizer=optimizer, replicas=replicas)
         parts.append(f"```python\n{code}\n```")
-    parts.append(f"{outcome_counts(findings.outcomes)}. Spent: {spending(budget, spent)}.")
-    return "\n\n".join(parts)
+    parts.append(f"Trials: {outcome_counts(findings.outcomes) or 'none'}. Spent: {spending(budget, spent)}.")
+    return "\n\n".join(part for part in parts if part)
 
 
 def _table(findings: Findings) -> str:
-    lines = [
-        "| global batch | learning rate | steps | examples | seconds | reached / trials |",
-        "|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in findings.batch_sizes:
-        rate = f"{row.best.parameters.learning_rate:.4g}" if row.best else "–"
-        reached = row.best.reached if row.best else None
-        cells = (
-            (f"{reached.steps:,.0f}", words.count(reached.examples), words.duration(reached.seconds))
-            if reached
-            else ("–",) * 3
-        )
-        lines.append(f"| {row.global_batch_size:,} | {rate} | {' | '.join(cells)} | {row.reached} / {row.trials} |")
-    return "\n".join(lines)
+    headings, *rows = batch_size_rows(findings)
+    if not rows:
+        return ""
+    lines = [headings, ("---:",) * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -11,7 +11,8 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from scalesearch.core.budget import Budget, Spent
-from scalesearch.core.recommend import Candidate, Findings, best_value
+from scalesearch.core.curve import ScalingCurve
+from scalesearch.core.recommend import Candidate, Findings, best_value, cost
 from scalesearch.core.results import OUTCOME_MEANING, Outcome
 from scalesearch.report import words
 from scalesearch.report.keras_code import keras_code
@@ -44,7 +45,9 @@ def print_findings(console: Console, findings: Findings, *, replicas: int, train
     for line in recommendation_lines(findings, replicas=replicas, train_examples=train_examples):
         console.print(f"  {escape(line)}", soft_wrap=not console.is_terminal)
     console.print()
-    console.print(_batch_size_table(findings))
+    if findings.batch_sizes:
+        unbounded = None if console.is_terminal else 1000
+        console.print(_batch_size_table(findings), width=unbounded, crop=console.is_terminal)
     best = findings.recommendation
     if best is not None:
         code = keras_code(best.parameters, optimizer=optimizer, replicas=replicas)
@@ -65,11 +68,11 @@ def recommendation_lines(findings: Findings, *, replicas: int, train_examples: i
         yield f"holds {objective.metric} {best.cost:.5g} at its full length ({runs})"
     else:
         yield (
-            f"reaches {objective.metric} {'<' if objective.direction == 'minimize' else '>'} {objective.target:.6g} "
-            f"in {words.duration(reached.seconds)}, {reached.steps:,.0f} steps, "
+            f"reaches {words.goal(objective)} in {words.duration(reached.seconds)}, {reached.steps:,.0f} steps, "
             f"{words.count(reached.examples)} examples ({runs})"
         )
-    yield from _against_baseline(best, findings, replicas)
+    yield from _against_baseline(best, findings)
+    yield from _test_metrics(best, findings.baseline)
     yield from _regimes(findings)
     for caveat in findings.caveats:
         yield f"not established: {caveat}"
@@ -80,18 +83,19 @@ def _nothing_reached(findings: Findings) -> Iterator[str]:
     if objective.target is None:
         yield "none: no trial has run its full length yet, so nothing can be compared"
     else:
-        yield f"none: no trial reached {objective.metric} {objective.target:.6g}"
+        yield f"none: no trial reached {words.goal(objective)}"
     if closest is not None:
         value = best_value(closest, objective)
         p = closest.parameters
         yield (
             f"the closest was trial {closest.number} (global batch {p.global_batch_size:,}, learning rate "
-            f"{p.learning_rate:.4g}): {objective.metric} {value:.6g}; it {OUTCOME_MEANING[closest.outcome]}"
+            f"{p.learning_rate:.4g}): {objective.metric} {value:.6g}; {OUTCOME_MEANING[closest.outcome]}"
         )
+    if objective.target is not None and findings.outcomes:
         yield "give it more budget, a longer `trial.max_examples`, or an easier target"
 
 
-def _against_baseline(best: Candidate, findings: Findings, replicas: int) -> Iterator[str]:
+def _against_baseline(best: Candidate, findings: Findings) -> Iterator[str]:
     baseline = findings.baseline
     if baseline is None:
         return
@@ -104,20 +108,21 @@ def _against_baseline(best: Candidate, findings: Findings, replicas: int) -> Ite
         if baseline.cost is not None and best.cost is not None:
             yield f"{yours}: {baseline.cost:.5g}"
         else:
-            yield f"{yours} {OUTCOME_MEANING[baseline.best.outcome]}"
-    else:
-        goal = findings.objective.minimize
-        mine, theirs = best.best.reached, baseline.best.reached
-        gain = theirs.cost(goal) / mine.cost(goal)
-        yield (
-            f"{yours}: {words.cost(theirs.cost(goal), goal)}. That is {words.ratio(gain)} less for "
-            f"{words.ratio(mine.examples / theirs.examples)} the examples"
-        )
+            yield f"{yours}: {OUTCOME_MEANING[baseline.best.outcome]}"
+        return
+    goal = findings.objective.minimize
+    mine, theirs = best.best.reached, baseline.best.reached
+    gain = f"{words.ratio(theirs.cost(goal) / mine.cost(goal))} {'faster' if goal == 'seconds' else f'fewer {goal}'}"
+    price = f" for {words.ratio(mine.examples / theirs.examples)} the examples" if goal != "examples" else ""
+    yield f"{yours}: {words.cost(theirs.cost(goal), goal)}. That is {gain}{price}"
+
+
+def _test_metrics(best: Candidate, baseline: Candidate | None) -> Iterator[str]:
+    others = baseline.best.test_metrics if baseline is not None and baseline.best.number != best.best.number else {}
     for name, value in best.best.test_metrics.items():
         if name == "test/loss":
             continue  # the loss that was trained on, regularisers apart: the named metrics say it better
-        other = baseline.best.test_metrics.get(name)
-        yield f"{name} {value:.4g}" + (f" against {other:.4g}" if other is not None else "")
+        yield f"{name} {value:.4g}" + (f" against {others[name]:.4g}" if name in others else "")
 
 
 def _regimes(findings: Findings) -> Iterator[str]:
@@ -128,30 +133,58 @@ def _regimes(findings: Findings) -> Iterator[str]:
             yield f"regimes unknown: they need 4 batch sizes that reached the target, there are {reached}"
         return
     sizes = [b.global_batch_size for b in findings.batch_sizes if b.reached]
-    yield (
-        f"steps to target ≈ {curve.s_min:,.0f} · (1 + {curve.b_crit:,.0f} / batch), to {curve.residual:.0%}: "
-        f"perfect scaling up to about {curve.perfect_scaling_up_to:,.0f}, diminishing returns to "
-        f"{curve.maximal_data_parallelism_from:,.0f}, nothing gained beyond (critical batch size {curve.b_crit:,.0f}; "
-        f"measured from {sizes[0]:,} to {sizes[-1]:,})"
-    )
+    yield f"{_regimes_seen(curve, sizes[0], sizes[-1])} (from {len(sizes)} batch sizes, {sizes[0]:,} to {sizes[-1]:,})"
+    if sizes[0] <= curve.b_crit <= sizes[-1]:
+        yield (
+            f"critical batch size {curve.b_crit:,.0f}: steps to target ≈ "
+            f"{curve.s_min:,.0f} · (1 + {curve.b_crit:,.0f} / batch), to {curve.residual:.0%}"
+        )
+
+
+def _regimes_seen(curve: ScalingCurve, smallest: int, largest: int) -> str:
+    """The regimes within the batch sizes measured; of what lies outside, only that it was not seen."""
+    perfect, maximal = curve.perfect_scaling_up_to, curve.maximal_data_parallelism_from
+    if perfect >= largest:
+        return f"perfect scaling throughout: its end was not seen up to batch {largest:,}"
+    if maximal <= smallest:
+        return f"nothing gained by larger batches: no scaling was seen from batch {smallest:,} on"
+    below = f"no perfect scaling seen from batch {smallest:,} on"
+    regimes = [f"perfect scaling up to about {perfect:,.0f}" if perfect >= smallest else below]
+    if maximal <= largest:
+        regimes.append(f"diminishing returns to about {maximal:,.0f}, almost nothing gained beyond")
+    else:
+        regimes.append(f"diminishing returns beyond, whose end was not seen up to {largest:,}")
+    return ", ".join(regimes)
+
+
+def batch_size_rows(findings: Findings) -> Iterator[tuple[str, ...]]:
+    """The best per global batch size as text: the headings first, then a row for each size."""
+    objective = findings.objective
+    if objective.minimize == "metric":
+        yield "global batch", "learning rate", objective.metric, "trials"
+    else:
+        yield "global batch", "learning rate", "steps", "examples", "seconds", "reached / trials"
+    for row in findings.batch_sizes:
+        best, reached = row.best, row.best.reached if row.best else None
+        size, rate = f"{row.global_batch_size:,}", f"{best.parameters.learning_rate:.4g}" if best else "–"
+        if objective.minimize == "metric":
+            value = cost(best, objective) if best else None
+            yield size, rate, f"{value:.5g}" if value is not None else "–", f"{row.trials}"
+        elif reached:
+            costs = f"{reached.steps:,.0f}", words.count(reached.examples), words.duration(reached.seconds)
+            yield size, rate, *costs, f"{row.reached} / {row.trials}"
+        else:
+            yield size, rate, "–", "–", "–", f"{row.reached} / {row.trials}"
 
 
 def _batch_size_table(findings: Findings) -> RenderableType:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title="Best per global batch size", title_justify="left")
-    for heading in ("global batch", "learning rate", "steps", "examples", "seconds", "reached / trials"):
+    headings, *rows = batch_size_rows(findings)
+    for heading in headings:
         table.add_column(heading, justify="right")
     chosen = findings.recommendation.parameters.global_batch_size if findings.recommendation else None
-    for row in findings.batch_sizes:
-        best, reached = row.best, row.best.reached if row.best else None
-        table.add_row(
-            f"{row.global_batch_size:,}",
-            f"{best.parameters.learning_rate:.4g}" if best else "–",
-            f"{reached.steps:,.0f}" if reached else "–",
-            words.count(reached.examples) if reached else "–",
-            words.duration(reached.seconds) if reached else "–",
-            f"{row.reached} / {row.trials}",
-            style="bold" if row.global_batch_size == chosen else None,
-        )
+    for summary, cells in zip(findings.batch_sizes, rows, strict=True):
+        table.add_row(*cells, style="bold" if summary.global_batch_size == chosen else None)
     return table
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import Goal
+from scalesearch.core.results import Goal, Objective
 from scalesearch.core.schedule import Linear, Piecewise, first_step_from
 
 
 def duration(seconds: float) -> str:
     """`8.3 s`, `2m 05s`, `1h 13m`."""
-    if seconds < 60:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    if seconds < 0.095:
+        return f"{seconds * 1e3:.2g} ms" if seconds else "0 s"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s" if seconds >= 0.995 else f"{seconds:.2g} s"
+    if seconds < 59.5:
+        return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
         return f"{minutes}m {rest:02d}s"
@@ -19,11 +25,18 @@ def duration(seconds: float) -> str:
 
 def count(value: float) -> str:
     """`942`, `132k`, `5.1M`: three significant digits."""
-    for scale, suffix in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if value >= scale:
-            unit = 1e3 if suffix == "k" else scale
-            return f"{value / unit:.3g}{suffix}"
-    return f"{value:,.0f}"
+    if value < 9_999.5:
+        return f"{value:,.0f}"
+    rounded = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M, not 1000k
+    power, suffix = next(((p, s) for p, s in ((9, "G"), (6, "M")) if rounded >= 10**p), (3, "k"))
+    return f"{_significant(rounded / 10**power)}{suffix}"
+
+
+def _significant(value: float) -> str:
+    """Three significant digits, without an exponent."""
+    decimals = max(0, 2 - math.floor(math.log10(value)))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def cost(value: float, goal: Goal) -> str:
@@ -31,6 +44,11 @@ def cost(value: float, goal: Goal) -> str:
     if goal == "seconds":
         return duration(value)
     return f"{value:.6g}" if goal == "metric" else f"{count(value)} {goal}"
+
+
+def goal(objective: Objective) -> str:
+    """The target with its direction: `val/classification_error < 0.1`."""
+    return f"{objective.metric} {'<' if objective.direction == 'minimize' else '>'} {objective.target:.6g}"
 
 
 def ratio(value: float) -> str:
@@ -62,7 +80,7 @@ def _decay(parameters: Parameters, train_examples: int) -> str:
     schedule = parameters.schedule
     size = parameters.global_batch_size
     points = [examples(b, global_batch_size=size, train_examples=train_examples) for b in schedule.boundaries]
-    if isinstance(schedule, Piecewise):
+    if isinstance(schedule, Piecewise) and points:
         return f"× {schedule.decay_factor:.3g} after " + " and after ".join(points)
     if isinstance(schedule, Linear):
         return f"falling linearly to × {schedule.end_factor:.3g} until {points[0]}"

@@ -128,8 +128,10 @@ MISTAKES = [
     ('wall_clock = "75s"', 'wall_clock = "soon"', f'`budget.wall_clock = "soon"`: {DURATION}'),
     ('wall_clock = "75s"', "wall_clock = 0", "`budget.wall_clock = 0`: must be greater than 0"),
     # choices
-    ('kind = "piecewise"', 'kind = "cosine"', '`search.schedule.kind = "cosine"`: must be "constant", "piecewise" or "linear"'),
-    ('minimize = "seconds"', 'minimize = "time"', '`objective.minimize = "time"`: must be "seconds", "steps", "examples" or "metric"'),
+    ('kind = "piecewise"', 'kind = "cosine"',
+     '`search.schedule.kind = "cosine"`: must be "constant", "piecewise" or "linear"'),
+    ('minimize = "seconds"', 'minimize = "time"',
+     '`objective.minimize = "time"`: must be "seconds", "steps", "examples" or "metric"'),
     ('sampler = "tpe"', 'sampler = "gp"', '`search.sampler = "gp"`: must be "tpe", "random" or "qmc"'),
     # missing
     ("learning_rate = 0.01", "", "`baseline.learning_rate` is missing"),

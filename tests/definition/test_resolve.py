@@ -85,9 +85,11 @@ def test_accumulation_divides_too(define: Define) -> None:
     ("bounds", "replicas", "remedy"),
     [
         ("low = 8, high = 64", 3, "set `multiple_of = 3`, since no power of two is divisible by 3"),
-        ("low = 1, high = 2", 3, "set `multiple_of = 3`, since no power of two is divisible by 3, and set `high` to at least 3"),
+        ("low = 1, high = 2", 3,
+         "set `multiple_of = 3`, since no power of two is divisible by 3, and set `high` to at least 3"),
         ("low = 8, high = 64", 128, "set `high` to at least 128"),
-        ("low = 8, high = 64", 100, "set `multiple_of = 100`, since no power of two is divisible by 100, and set `high` to at least 100"),
+        ("low = 8, high = 64", 100,
+         "set `multiple_of = 100`, since no power of two is divisible by 100, and set `high` to at least 100"),
         ("low = 8, high = 23, multiple_of = 8", 3, "set `high` to at least 24"),
         ("low = 25, high = 47, multiple_of = 8", 3, "set `high` to at least 48"),
     ],
@@ -97,7 +99,8 @@ def test_no_batch_size_for_the_replicas_says_what_to_set(
 ) -> None:
     message = refusal(define("low = 8, high = 64", bounds), replicas=replicas)
     assert message == (
-        f"`search.global_batch_size = {{ {bounds} }}`: no size in it can be shared equally by {replicas} replicas; {remedy}"
+        f"`search.global_batch_size = {{ {bounds} }}`: no size in it can be shared equally by {replicas} replicas; "
+        f"{remedy}"
     )
 
 

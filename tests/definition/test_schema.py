@@ -15,6 +15,7 @@ from scalesearch.errors import DefinitionError
 
 Define = Callable[..., StudyDefinition]
 
+PIECEWISE = 'kind = "piecewise"\ndecays = 2\ndecay_factor = 0.1\nboundaries = { low = "1 epochs", high = "30 epochs" }'
 CHANGES = [
     ("workload.name", 'name = "digits/mlp"', 'name = "mnist/mlp"'),
     ("workload.optimizer", 'optimizer = "momentum"', 'optimizer = "nesterov"'),
@@ -72,17 +73,16 @@ def test_every_key_of_the_fingerprint_is_among_the_changes_tested(define: Define
 
 
 def test_the_fingerprint_of_a_linear_schedule(define: Define) -> None:
-    piecewise = ('kind = "piecewise"\ndecays = 2\ndecay_factor = 0.1\nboundaries = { low = "1 epochs", high = "30 epochs" }',
-                 'kind = "linear"\ndecay_examples = "10 epochs"\nend_factor = 0.01')  # fmt: skip
-    linear = define(*piecewise)
+    text = 'kind = "linear"\ndecay_examples = "10 epochs"\nend_factor = 0.01'
+    linear = define(PIECEWISE, text)
     assert differing_keys(define(), linear) >= {"search.schedule.kind", "search.schedule.decay_examples"}
-    changed = define(piecewise[0], piecewise[1].replace('"10 epochs"', '{ low = "5 epochs", high = 1000000 }'))
+    changed = define(PIECEWISE, text.replace('"10 epochs"', '{ low = "5 epochs", high = 1000000 }'))
     assert differing_keys(linear, changed) == {
         "search.schedule.decay_examples",
         "search.schedule.decay_examples.low",
         "search.schedule.decay_examples.high",
     }
-    changed = define(piecewise[0], piecewise[1].replace("0.01", "0.02"))
+    changed = define(PIECEWISE, text.replace("0.01", "0.02"))
     assert differing_keys(linear, changed) == {"search.schedule.end_factor"}
 
 
@@ -179,8 +179,7 @@ def test_keys_that_do_not_go_together(define: Define, parts: tuple[str, ...], sa
 
 def test_a_linear_schedule_needs_its_length(define: Define) -> None:
     with pytest.raises(DefinitionError, match="needs `decay_examples`"):
-        define('kind = "piecewise"\ndecays = 2\ndecay_factor = 0.1\nboundaries = { low = "1 epochs", high = "30 epochs" }',
-               'kind = "linear"')  # fmt: skip
+        define(PIECEWISE, 'kind = "linear"')
 
 
 def test_the_baseline_as_target_needs_a_baseline(define: Define, edit: Callable[..., str]) -> None:

@@ -1,0 +1,43 @@
+"""What holds for the repository as a whole."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE, TESTS = ROOT / "scalesearch", ROOT / "tests"
+MODULES = sorted(
+    path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "__main__.py")
+)
+HEAVY = ("tensorflow", "keras", "mlflow", "optuna", "ray", "matplotlib")
+
+
+@pytest.mark.parametrize("module", MODULES, ids=str)
+def test_every_module_has_a_test_file_of_its_name(module: Path) -> None:
+    assert (TESTS / module.with_name(f"test_{module.name}")).is_file()
+
+
+@pytest.mark.parametrize(
+    "module", ["scalesearch", "scalesearch.cli", "scalesearch.core.recommend", "scalesearch.definition"]
+)
+def test_importing_loads_nothing_heavy(module: str) -> None:
+    code = f"import sys, {module}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_is_there_at_once() -> None:
+    """The fastest of three, as the machine may be busy."""
+    seconds = []
+    for _ in range(3):
+        started = time.monotonic()
+        command = [sys.executable, "-m", "scalesearch", "--help"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+        seconds.append(time.monotonic() - started)
+        assert "study" in done.stdout
+    assert min(seconds) < 0.7
