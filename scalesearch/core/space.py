@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
@@ -53,11 +54,7 @@ class BatchSizes:
 
     def values(self) -> tuple[int, ...]:
         """All of them, in ascending order."""
-        if self.multiple_of is None:
-            exponents = range(math.ceil(math.log2(self.low)), math.floor(math.log2(self.high)) + 1)
-            return tuple(2**k for k in exponents if 2**k % self.divisor == 0)
-        step = math.lcm(self.multiple_of, self.divisor)
-        return tuple(range(-(-self.low // step) * step, self.high + 1, step))
+        return _batch_size_values(self)
 
     def axis(self) -> Axis:
         """An integer exponent or multiple: never a categorical, which could not be widened later."""
@@ -236,3 +233,12 @@ def _free(name: str, interval: Interval) -> tuple[Axis, ...]:
     if interval.low == interval.high:
         return ()
     return (Axis(name=name, low=interval.low, high=interval.high, log=True),)
+
+
+@lru_cache(maxsize=16)
+def _batch_size_values(sizes: BatchSizes) -> tuple[int, ...]:
+    if sizes.multiple_of is None:
+        exponents = range(math.ceil(math.log2(sizes.low)), math.floor(math.log2(sizes.high)) + 1)
+        return tuple(2**k for k in exponents if 2**k % sizes.divisor == 0)
+    step = math.lcm(sizes.multiple_of, sizes.divisor)
+    return tuple(range(-(-sizes.low // step) * step, sizes.high + 1, step))

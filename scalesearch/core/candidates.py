@@ -1,0 +1,114 @@
+"""Candidate parameters for a planner: random within what is stable, then near the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.schedule import Constant
+from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.core.surrogate.belief import Belief
+from scalesearch.core.surrogate.modes import Array
+
+RANDOM = 320
+NEAR = 120
+REFINED = 240
+OCTAVES = 2  # how far beyond the batch sizes tried so far
+NO_DECAY = 0.12
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Draws candidates; `horizon` gives the steps that one may take at a batch size."""
+
+    space: SearchSpace
+    rng: np.random.Generator
+    belief: Belief
+    horizon: Callable[[int], float]
+    start: Parameters
+
+    def search(self, score: Callable[[Sequence[Parameters]], Array]) -> tuple[list[Parameters], Array]:
+        """Candidates with their scores (less is better): random ones and the leaders' neighbours, then near the best."""
+        pool = [self._random() for _ in range(RANDOM)]
+        leaders = list(self.belief.leaders) or [self.start]
+        pool += [self._near(leaders[i % len(leaders)], 1.0) for i in range(NEAR)]
+        scores = score(pool)
+        best = [pool[i] for i in np.argsort(scores)[:4]]
+        for width in (0.6, 0.25):
+            more = [self._near(best[i % len(best)], width) for i in range(REFINED // 2)]
+            pool, scores = pool + more, np.concatenate([scores, score(more)])
+            best = [pool[i] for i in np.argsort(scores)[:4]]
+        return pool, scores
+
+    def without_decay(self) -> Parameters:
+        """A long run at a constant rate safely below the limit."""
+        size = self.start.global_batch_size
+        limit = float(self.belief.stability.log_limit(np.array([np.log(size)]))[0])
+        parameters = self.space.parameters({**self.space.coordinates(self.start), **self._rate(limit + np.log(0.6))})
+        return self._constant(parameters)
+
+    def _random(self) -> Parameters:
+        sizes = self._sizes()
+        size = int(sizes[self.rng.integers(len(sizes))])
+        at = {axis.name: self._uniform(axis) for axis in self.space.axes()}
+        at[self.space.batch_sizes.axis().name] = self.space.batch_sizes.to_axis(size)
+        at.update(self._rate(self._limit(size) - abs(self.rng.normal()) * 0.9))
+        at.update(self._schedule(size))
+        parameters = self.space.parameters({a.name: a.clip(at[a.name]) for a in self.space.axes()})
+        return self._constant(parameters) if self.rng.random() < NO_DECAY else parameters
+
+    def _near(self, parameters: Parameters, width: float) -> Parameters:
+        at = self.space.coordinates(parameters)
+        for axis in self.space.axes():
+            if self.rng.random() < 0.3:
+                continue
+            at[axis.name] = self._moved(axis, at[axis.name], width)
+        moved = self.space.parameters({a.name: a.clip(at[a.name]) for a in self.space.axes()})
+        limit = self._limit(moved.global_batch_size)
+        if np.log(moved.effective_learning_rate) > limit:
+            at.update(self._rate(limit))
+            moved = self.space.parameters({a.name: a.clip(at[a.name]) for a in self.space.axes()})
+        return self._constant(moved) if isinstance(parameters.schedule, Constant) else moved
+
+    def _moved(self, axis: Axis, value: float, width: float) -> float:
+        if axis.integer:
+            return value + int(round(self.rng.normal() * max(1.0 * width, 0.6)))
+        if axis.log:
+            scale = 0.25 if axis.name == "effective_learning_rate" else 0.3
+            return float(value * np.exp(scale * width * self.rng.normal()))
+        return float(value + 0.2 * width * self.rng.normal() * (axis.high - axis.low))
+
+    def _uniform(self, axis: Axis) -> float:
+        if axis.log:
+            return float(np.exp(self.rng.uniform(np.log(axis.low), np.log(axis.high))))
+        return float(self.rng.uniform(axis.low, axis.high))
+
+    def _sizes(self) -> Array:
+        """Batch sizes within OCTAVES of those that have been tried."""
+        tried = [b for b, _ in (*self.belief.stability.stable, *self.belief.stability.unstable)]
+        tried = tried or [float(np.log(self.start.global_batch_size))]
+        reach = OCTAVES * np.log(2.0) + 1e-9
+        values = np.array(self.space.batch_sizes.values())
+        near = (np.log(values) >= min(tried) - reach) & (np.log(values) <= max(tried) + reach)
+        return values[near] if near.any() else values
+
+    def _limit(self, size: int) -> float:
+        return float(self.belief.stability.log_limit(np.array([np.log(size)]))[0])
+
+    def _rate(self, log_effective_rate: float) -> dict[str, float]:
+        return {"effective_learning_rate": float(np.exp(log_effective_rate))}
+
+    def _schedule(self, size: int) -> dict[str, float]:
+        """Boundaries within the horizon, where they can matter."""
+        examples = self.horizon(size) * size
+        at = {}
+        for axis in self.space.axes():
+            if axis.name in ("decay_boundary_1", "decay_examples"):
+                at[axis.name] = examples * self.rng.uniform(0.1, 1.0)
+        return at
+
+    def _constant(self, parameters: Parameters) -> Parameters:
+        return replace(parameters, schedule=Constant(learning_rate=parameters.learning_rate))

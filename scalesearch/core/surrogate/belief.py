@@ -1,0 +1,174 @@
+"""All that a search believes after some trials: curves, noise, stability, and who leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import ndtri
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Objective, Outcome, TrialResult
+from scalesearch.core.surrogate.cost import MISS_FACTOR, Costs, Noise, predict_costs
+from scalesearch.core.surrogate.loss_curves import Curve, LossCurves, fit_loss_curves
+from scalesearch.core.surrogate.modes import Array
+from scalesearch.core.surrogate.noise import estimate_noise
+from scalesearch.core.surrogate.residual import Residual, fit_residual
+from scalesearch.core.surrogate.stability import Stability, stability_of
+
+MEMBERS = 10
+MODEL_LOG_ERROR = 0.15  # of a predicted cost: what one observation must beat
+COST_EXPONENT = 0.8  # improvement per cost^0.8: cheap trials are preferred a little less than in proportion
+CAP_FACTORS = (1.15, 2.5)
+PRIOR_RUNS = 2.0  # how many runs the model's chance of a miss counts for
+SUSPICIOUS_MISS = 0.15
+
+
+@dataclass(frozen=True)
+class Incumbent:
+    """The leading parameters. `cost` is the expected cost to target, the chance `miss` of missing it included."""
+
+    parameters: Parameters
+    cost: float
+    miss: float
+    runs: int
+
+
+@dataclass(frozen=True)
+class Belief:
+    """`model` is None while no run has shown anything."""
+
+    objective: Objective
+    cost_per_step: Callable[[int], float]
+    stability: Stability
+    model: LossCurves | None
+    noise: Noise
+    residual: Residual
+    incumbent: Incumbent | None
+    leaders: tuple[Parameters, ...]
+    misses_so_far: int
+
+    @property
+    def cap_factor(self) -> float:
+        """How far beyond the incumbent's cost a trial may go before it cannot win: two standard deviations of a run."""
+        return float(np.clip(np.exp(2.0 * self.noise.log_cost), *CAP_FACTORS))
+
+    def expected_costs(self, candidates: Sequence[Parameters], *, cap: float) -> Costs:
+        """Predicted costs of `candidates`, corrected by what was observed near them."""
+        assert self.model is not None
+        assert self.objective.target is not None
+        costs = predict_costs(
+            self.model,
+            candidates,
+            target=loss_of(self.objective.target, self.objective),
+            noise=self.noise,
+            cost_per_step=self.cost_per_step,
+            cap=cap,
+        )
+        mean, _ = self.residual.at(candidates)
+        return Costs(costs.hit * np.exp(mean), costs.miss)
+
+    def gain_per_cost(self, candidates: Sequence[Parameters], *, cap: float) -> Array:
+        """Expected improvement over the incumbent per cost of the trial, (candidates,)."""
+        assert self.incumbent is not None
+        costs = self.expected_costs(candidates, cap=cap)
+        _, deviation = self.residual.at(candidates)
+        spread = np.exp(deviation * _antithetic(len(costs.hit))[:, None])
+        gain = np.maximum(self.incumbent.cost - costs.expected * spread, 0.0).mean(axis=0)
+        trial = (costs.hit * (1.0 - costs.miss) + cap * costs.miss).mean(axis=0)
+        return np.asarray(gain / trial**COST_EXPONENT)
+
+    def worth_repeating(self, incumbent: Incumbent) -> bool:
+        """Whether the incumbent's only run may have been luck: noisy runs, or a plateau that grazes the target."""
+        return incumbent.runs == 1 and incumbent.miss > SUSPICIOUS_MISS
+
+
+def believe(
+    results: Sequence[TrialResult],
+    *,
+    objective: Objective,
+    max_examples: int,
+    cost_per_step: Callable[[int], float],
+    seed: int,
+) -> Belief:
+    """Fit everything to `results`."""
+    losses = [_losses(r, objective) for r in results]
+    stability = stability_of(results, losses)
+    curves = [c for r, loss in zip(results, losses, strict=True) if (c := _curve(r, loss)) is not None]
+    hits = [r for r in results if r.reached is not None]
+    empty = Belief(objective, cost_per_step, stability, None, Noise(0.03, 0.0, 0.1), Residual(), None, (), 0)
+    misses = sum(r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and not hits for r in results)
+    if not curves or objective.target is None:
+        return empty
+    target = loss_of(objective.target, objective)
+    initial = float(
+        np.median([loss_of(r.measurements[0].metrics[objective.metric], objective) for r in results if r.measurements])
+    )
+    rates = max(np.exp(e) * max_examples / np.exp(b) for b, e in (stability.stable or stability.unstable))
+    model = fit_loss_curves(
+        curves,
+        initial_loss=initial,
+        target=target,
+        longest=float(rates),
+        members=MEMBERS,
+        rng=np.random.default_rng((seed, len(results), 7)),
+    )
+    noise = estimate_noise(results, losses, model=model, objective=objective, target=target)
+    without_residual = Belief(objective, cost_per_step, stability, model, noise, Residual(), None, (), misses)
+    if not hits:
+        return without_residual
+    residual = fit_residual(results, objective=objective, belief_costs=without_residual.expected_costs, noise=noise)
+    fitted = Belief(objective, cost_per_step, stability, model, noise, residual, None, (), misses)
+    ranked = _rank(results, fitted)
+    return Belief(
+        objective,
+        cost_per_step,
+        stability,
+        model,
+        noise,
+        residual,
+        ranked[0],
+        tuple(i.parameters for i in ranked[:4]),
+        misses,
+    )
+
+
+def loss_of(value: float, objective: Objective) -> float:
+    """A metric as a positive number of which less is better."""
+    return max(value if objective.direction == "minimize" else 1.0 - value, 1e-12)
+
+
+def _losses(result: TrialResult, objective: Objective) -> Array:
+    return np.array([loss_of(m.metrics[objective.metric], objective) for m in result.measurements[1:]])
+
+
+def _curve(result: TrialResult, losses: Array) -> Curve | None:
+    if result.outcome is Outcome.DIVERGED or len(losses) < 2:
+        return None
+    steps = np.array([m.step for m in result.measurements[1:]], dtype=float)
+    usable = np.isfinite(losses)
+    return Curve(result.parameters, steps[usable], losses[usable]) if usable.sum() >= 2 else None
+
+
+def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
+    """Parameters that reached the target, by expected cost: the model's, and each run's own, weighed by their errors."""
+    goal = belief.objective.minimize
+    points = list(dict.fromkeys(r.parameters for r in results if r.reached is not None))
+    cheapest = min(r.reached.cost(goal) for r in results if r.reached is not None)
+    predicted = belief.expected_costs(points, cap=3.0 * cheapest)
+    weight = float(np.clip((belief.noise.log_cost / MODEL_LOG_ERROR) ** 2, 0.1, 5.0))
+    ranked = []
+    for i, point in enumerate(points):
+        runs = [r for r in results if r.parameters == point and r.outcome is not Outcome.INTERRUPTED]
+        costs = [r.reached.cost(goal) for r in runs if r.reached is not None]
+        hit = (weight * predicted.hit[:, i].mean() + sum(costs)) / (weight + len(costs))
+        missed = len(runs) - len(costs)
+        miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + missed) / (PRIOR_RUNS + len(runs))
+        ranked.append(Incumbent(point, float(hit * (1.0 + (MISS_FACTOR - 1.0) * miss)), float(miss), len(runs)))
+    return sorted(ranked, key=lambda i: i.cost)
+
+
+def _antithetic(count: int) -> Array:
+    quantiles = np.asarray(ndtri((np.arange(count) + 0.5) / count))
+    return quantiles[np.random.default_rng(0).permutation(count)]

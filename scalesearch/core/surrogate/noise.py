@@ -1,0 +1,75 @@
+"""Run-to-run noise, estimated from whatever is there: first the fluctuation of single curves, then hits and repeats."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from scalesearch.core.results import Objective, TrialResult
+from scalesearch.core.surrogate.cost import Noise
+from scalesearch.core.surrogate.loss_curves import LossCurves
+from scalesearch.core.surrogate.modes import Array, runs_of
+
+LEAST_LEVEL = 0.015
+LOG_COST_RANGE = (0.03, 0.5)
+PRIOR_HITS = 3.0
+PRIOR_REPEATS = 2.0
+
+
+def estimate_noise(
+    results: Sequence[TrialResult], losses: Sequence[Array], *, model: LossCurves, objective: Objective, target: float
+) -> Noise:
+    """Level and bias from where hits lie on the model, log cost from fluctuation over slope and from repeats."""
+    fluctuation = _fluctuation(losses)
+    misfits = _misfits_at_hits(results, model, target)
+    bias = float(misfits.sum() / (len(misfits) + PRIOR_HITS))
+    prior = max(fluctuation, LEAST_LEVEL)
+    level = np.sqrt((PRIOR_HITS * prior**2 + ((misfits - bias) ** 2).sum()) / (PRIOR_HITS + len(misfits)))
+    slope = _slope_at_hits(results, losses)
+    first = float(np.clip(fluctuation / slope, *LOG_COST_RANGE))
+    squares, degrees = _repeats(results, objective)
+    log_cost = np.sqrt((PRIOR_REPEATS * first**2 + squares) / (PRIOR_REPEATS + degrees))
+    return Noise(level=float(min(level, 0.3)), bias=float(np.clip(bias, -0.3, 0.3)), log_cost=float(log_cost))
+
+
+def _fluctuation(losses: Sequence[Array]) -> float:
+    """Standard deviation of log loss from one evaluation to the next, beyond any smooth trend."""
+    second = [np.diff(np.log(curve[-12:]), 2) for curve in losses if len(curve) >= 6 and np.isfinite(curve).all()]
+    if not second:
+        return 0.03
+    return float(1.4826 * np.median(np.abs(np.concatenate(second))) / np.sqrt(6.0))
+
+
+def _misfits_at_hits(results: Sequence[TrialResult], model: LossCurves, target: float) -> Array:
+    """log(model / target) where each run met the target: above 0 if the runs meet it earlier than the model."""
+    hits = [r for r in results if r.reached is not None]
+    if not hits:
+        return np.zeros(0)
+    steps = np.array([[r.reached.steps if r.reached else 1.0] for r in hits])
+    predicted = model.predict(runs_of([r.parameters for r in hits]), steps)[0, :, 0]
+    return np.clip(np.log(np.maximum(predicted, 1e-12) / target), -0.5, 0.5)
+
+
+def _slope_at_hits(results: Sequence[TrialResult], losses: Sequence[Array]) -> float:
+    """Typical −d log loss / d log steps on the way to the target."""
+    slopes = []
+    for result, curve in zip(results, losses, strict=True):
+        if result.reached is None or len(curve) < 6:
+            continue
+        steps = np.array([m.step for m in result.measurements[1:]], dtype=float)
+        late = steps >= 0.6 * steps[-1]
+        if late.sum() >= 4 and np.isfinite(curve[late]).all():
+            slopes.append(-np.polyfit(np.log(steps[late]), np.log(curve[late]), 1)[0])
+    return max(float(np.median(slopes)), 0.1) if slopes else 0.4
+
+
+def _repeats(results: Sequence[TrialResult], objective: Objective) -> tuple[float, int]:
+    """Sum of squares and degrees of freedom of log cost among runs of the same parameters."""
+    groups = defaultdict(list)
+    for r in results:
+        if r.reached is not None:
+            groups[r.parameters].append(np.log(r.reached.cost(objective.minimize)))
+    repeated = [np.array(g) for g in groups.values() if len(g) > 1]
+    return sum(float(((g - g.mean()) ** 2).sum()) for g in repeated), sum(len(g) - 1 for g in repeated)

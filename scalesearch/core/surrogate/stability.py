@@ -1,0 +1,83 @@
+"""How large an effective learning rate each batch size bears, from stable and unstable runs.
+
+The limit rises with the batch size at most in proportion and never falls with it: gradient noise makes small batches less
+stable (on small data sets in proportion to B), and curvature bounds all of them. So an unstable point (B', e) forbids rates
+above e · max(1, B / B'), and a stable one supports rates up to e · min(1, B / B').
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Outcome, TrialResult
+from scalesearch.core.surrogate.modes import Array
+
+CLIMBED = 1.35  # times its own lowest smoothed loss, at a constant rate
+GROWTH = 0.5  # nats that a trial may lie above the largest rate known to be stable
+MIN_POINTS = 5
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Points (log B, log effective rate), stable and unstable."""
+
+    stable: tuple[tuple[float, float], ...] = ()
+    unstable: tuple[tuple[float, float], ...] = ()
+
+    def log_limit(self, log_batch: Array) -> Array:
+        """The largest log effective rate to try at each log batch size; −inf or +inf where nothing is known."""
+        supported = np.full(np.shape(log_batch), -np.inf)
+        for b, e in self._uncontradicted():
+            supported = np.maximum(supported, e + np.minimum(0.0, log_batch - b))
+        forbidden = np.full(np.shape(log_batch), np.inf)
+        for b, e in self.unstable:
+            forbidden = np.minimum(forbidden, e + np.maximum(0.0, log_batch - b))
+        gap = forbidden - supported
+        with np.errstate(invalid="ignore"):
+            between = np.where(gap > 0.03, np.minimum(supported + 0.5 * gap, supported + GROWTH), forbidden - 0.05)
+        limit = np.where(np.isfinite(forbidden), between, supported + GROWTH)
+        return np.where(np.isfinite(supported), limit, forbidden - 1.0)
+
+    def _uncontradicted(self) -> list[tuple[float, float]]:
+        """Stable points, without those that an unstable one at a larger batch and a lower rate disproves."""
+        return [
+            (b, e) for b, e in self.stable if not any(bb >= b - 0.02 and ee <= e - 0.02 for bb, ee in self.unstable)
+        ]
+
+
+def stability_of(results: Sequence[TrialResult], losses: Sequence[Array]) -> Stability:
+    """Sort trials into stable and unstable; `losses` are their curves, without the point before training.
+
+    A short stable run supports its rate only as far as it went, which is how it enters: as one point. Runs that were
+    too short to tell are left out.
+    """
+    stable, unstable = [], []
+    for result, curve in zip(results, losses, strict=True):
+        point = log_point(result.parameters)
+        if result.outcome is Outcome.DIVERGED or climbs(result, curve):
+            unstable.append(point)
+        elif result.outcome is Outcome.REACHED or len(curve) >= 2:
+            stable.append(point)
+    return Stability(tuple(stable), tuple(unstable))
+
+
+def climbs(result: TrialResult, losses: Array) -> bool:
+    """Whether the loss rose far above its own minimum while the rate had not changed: slow divergence."""
+    if result.outcome is Outcome.REACHED or len(losses) < MIN_POINTS:
+        return False
+    first_change = min(result.parameters.schedule.boundaries, default=np.inf)
+    examples = np.array([m.examples for m in result.measurements[1:]])
+    at_first_rate = losses[examples <= first_change]
+    if len(at_first_rate) < MIN_POINTS:
+        return False
+    smooth = np.convolve(at_first_rate, np.ones(3) / 3.0, "valid")
+    return bool(np.median(at_first_rate[-3:]) > CLIMBED * smooth.min())
+
+
+def log_point(parameters: Parameters) -> tuple[float, float]:
+    """(log global batch size, log effective learning rate)."""
+    return float(np.log(parameters.global_batch_size)), float(np.log(parameters.effective_learning_rate))
