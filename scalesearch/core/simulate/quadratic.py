@@ -37,8 +37,10 @@ class Modes:
         return 0.5 * self.multiplicity * self.curvature
 
     def loss(self, moments: Floats) -> Floats:
-        """Expected loss of moments (…, modes, k): shape (…)."""
-        return np.asarray(moments[..., 0] @ self.loss_weights)
+        """Expected loss of moments (…, modes, k): shape (…); infinite once moments have overflowed."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            loss = moments[..., 0] @ self.loss_weights
+        return np.where(loss >= 0.0, loss, np.inf)
 
     def initial_moments(self, *, heavy_ball: bool) -> Floats:
         """Moments before the first step: the velocity is zero."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Schedule, first_step_from
-from scalesearch.core.simulate.quadratic import Dynamics, Floats, Modes, Whole, dynamics
+from scalesearch.core.simulate.quadratic import Dynamics, Floats, Whole, dynamics
 from scalesearch.core.simulate.workload import SimulatedWorkload
+from scalesearch.core.stopping import CLIMBED, ENOUGH_PROGRESS, EXPLODED
 
 # A stretch of varying learning rate becomes so many constant pieces: exact up to that many steps, and beyond within
 # 1 % of the loss for a linear decay to a hundredth (tests/core/simulate/test_trajectory.py).
@@ -106,71 +108,101 @@ def first_crossing(
 ) -> tuple[Floats, Floats]:
     """The steps after which each run's expected loss first falls below `loss` (inf: never), and its last loss.
 
-    `pieces` has arrays (pieces, runs). Steps are whole ones, interpolated in the logarithm of the loss. A crossing is
-    looked for at GRID points of each piece and then between two of them, so that a shorter dip is overlooked.
+    `pieces` has arrays (pieces, runs). Steps are whole ones, interpolated in the logarithm of the loss. The loss is
+    looked at at about GRID points of each piece, and for a crossing again between two of them. A run that
+    `core.stopping.verdict` would call diverged at these points never crosses.
     """
-    modes, runs = workload.modes, pieces.rates.shape[1]
+    runs = pieces.rates.shape[1]
     crossed, final = np.full(runs, np.inf), np.full(runs, workload.initial_loss)
     if workload.initial_loss < loss:
         return np.zeros(runs), final
-    start = modes.initial_moments(heavy_ball=bool(momentum))
-    moments = np.broadcast_to(start, (runs, *start.shape))
+    walk = _Walk(workload=workload, batch=batch, momentum=momentum, loss=loss)
+    start = workload.modes.initial_moments(heavy_ball=bool(momentum))
+    moments, lowest = np.broadcast_to(start, (runs, *start.shape)), final.copy()
     left, done = np.arange(runs), np.zeros(runs, dtype=np.int64)
-    for piece_rates, piece_steps in zip(pieces.rates, pieces.steps, strict=True):
-        rates, steps = piece_rates[left], piece_steps[left]
-        walk = _Walk(modes=modes, rates=rates, batch=batch, momentum=momentum, loss=loss)
-        found, moments, final[left] = walk.first_below(moments, steps)
-        crossed[left] = done[left] + found
-        done[left] += steps
-        still = np.isinf(found)
-        left, moments = left[still], moments[still]
+    for rates, steps in zip(pieces.rates, pieces.steps, strict=True):
+        path = walk.path(rates[left], steps[left], moments, lowest)
+        crossed[left] = done[left] + walk.crossing(rates[left], path)
+        final[left] = path.losses[path.end, np.arange(len(left))]
+        done[left] += steps[left]
+        goes_on = ~(path.crosses | path.diverges)
+        left, moments, lowest = left[goes_on], path.moments[-1][goes_on], path.lowest[-1][goes_on]
         if not len(left):
             break
     return crossed, final
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Walk:
-    """Runs at constant rates on their way to a loss."""
+class _Path:
+    """Runs at points of a piece with constant rates: arrays (points, runs, …). `end` (runs,) is a run's last point."""
 
-    modes: Modes
-    rates: Floats
+    steps: Whole
+    moments: Floats
+    losses: Floats
+    lowest: Floats
+    end: Whole
+    crosses: NDArray[np.bool_]
+    diverges: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    """Walks runs at constant rates towards a loss."""
+
+    workload: SimulatedWorkload
     batch: int
     momentum: float
     loss: float
 
-    def first_below(self, moments: Floats, steps: Whole) -> tuple[Floats, Floats, Floats]:
-        """Steps to the first crossing within `steps` (inf: none), and at their end the moments and the loss."""
-        at_constant_rate = dynamics(self.modes, self.rates, batch=self.batch, momentum=self.momentum)
+    def path(self, rates: Floats, steps: Whole, moments: Floats, lowest: Floats) -> _Path:
+        """Up to `steps` steps from moments that were reached with `lowest` as the lowest loss so far."""
+        modes = self.workload.modes
+        at_constant_rate = dynamics(modes, rates, batch=self.batch, momentum=self.momentum)
         stride = np.maximum(-(-steps // GRID), 1)
-        whole_strides = steps // stride
+        # The odd steps first, then whole strides.
+        passed = [np.zeros_like(steps), steps % stride]
+        visited = [moments, at_constant_rate.advance(moments, passed[-1])]
         leap = at_constant_rate.leap(stride)
-        found, before_found = np.full(len(steps), np.inf), np.array(moments)
-        losses = self.modes.loss(moments)
-        for k in range(int(whole_strides.max(initial=0)) + 1):
-            if k < whole_strides.max():
-                walks = k < whole_strides
-                new = np.where(walks[:, None, None], leap(moments), moments)
-            else:
-                new = at_constant_rate.advance(moments, steps - whole_strides * stride)
-            new_losses = self.modes.loss(new)
-            hit = (new_losses < self.loss) & np.isinf(found)
-            with np.errstate(divide="ignore", invalid="ignore"):
-                share = np.log(losses / self.loss) / np.log(losses / new_losses)
-            found[hit] = np.minimum(k, whole_strides)[hit] * stride[hit] + np.clip(share[hit], 0.0, 1.0)
-            before_found[hit] = moments[hit]
-            moments, losses = new, new_losses
-            if np.isfinite(found).all():
-                break
-        self._refine(found, before_found, stride)
-        return found, moments, losses
+        while np.any(walks := passed[-1] < steps):
+            visited.append(np.where(walks[:, None, None], leap(visited[-1]), visited[-1]))
+            passed.append(np.where(walks, passed[-1] + stride, passed[-1]))
+        losses = modes.loss(np.array(visited))
+        lowest = np.minimum.accumulate(np.vstack([np.minimum(lowest, losses[0]), losses[1:]]))
+        diverged = ~(losses <= self._highest(lowest))
+        ends = diverged | (losses < self.loss)
+        end = np.where(ends.any(axis=0), ends.argmax(axis=0), len(losses) - 1)
+        index = np.arange(len(steps))
+        return _Path(
+            steps=np.array(passed),
+            moments=np.array(visited),
+            losses=losses,
+            lowest=lowest,
+            end=end,
+            crosses=(losses < self.loss)[end, index],
+            diverges=diverged[end, index],
+        )
 
-    def _refine(self, found: Floats, before: Floats, stride: Whole) -> None:
-        """Look once more for each crossing, within the stride in which it was found."""
-        coarse = np.flatnonzero(np.isfinite(found) & (stride > 1))
-        if len(coarse):
-            walk = replace(self, rates=self.rates[coarse])
-            within, _, _ = walk.first_below(before[coarse], stride[coarse])
-            # Sums in another order may differ in their last digit.
-            within = np.minimum(within, stride[coarse])
-            found[coarse] = np.floor(found[coarse] / stride[coarse]) * stride[coarse] + within
+    def _highest(self, lowest: Floats) -> Floats:
+        """The loss above which a run that was at `lowest` has diverged, as in `core.stopping`."""
+        initial = self.workload.initial_loss
+        has_learnt = lowest < ENOUGH_PROGRESS * initial
+        return np.where(has_learnt, lowest + CLIMBED * (initial - lowest), EXPLODED * initial)
+
+    def crossing(self, rates: Floats, path: _Path) -> Floats:
+        """Steps from the start of the path to the first crossing of each run (inf: none)."""
+        found = np.full(len(rates), np.inf)
+        runs = np.flatnonzero(path.crosses)
+        if not len(runs):
+            return found
+        after = np.maximum(path.end[runs], 1)
+        start, length = path.steps[after - 1, runs], path.steps[after, runs] - path.steps[after - 1, runs]
+        before, behind = path.losses[after - 1, runs], path.losses[after, runs]
+        found[runs] = start + np.clip(np.log(before / self.loss) / np.log(before / behind), 0.0, 1.0)
+        wide = length > 1
+        if np.any(wide):
+            runs, after = runs[wide], after[wide]
+            inner = self.path(rates[runs], length[wide], path.moments[after - 1, runs], path.lowest[after - 1, runs])
+            # Sums in another order may differ in their last digit, and so miss what they should find.
+            within = np.minimum(self.crossing(rates[runs], inner), length[wide])
+            found[runs] = start[wide] + within
+        return found
