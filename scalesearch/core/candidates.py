@@ -71,7 +71,7 @@ class Candidates:
         if np.log(moved.effective_learning_rate) > limit:
             at.update(self._rate(limit))
             moved = self.space.parameters({a.name: a.clip(at[a.name]) for a in self.space.axes()})
-        return self._constant(moved) if isinstance(parameters.schedule, Constant) else moved
+        return moved
 
     def _moved(self, axis: Axis, value: float, width: float) -> float:
         if axis.integer:
@@ -111,4 +111,4 @@ class Candidates:
         return at
 
     def _constant(self, parameters: Parameters) -> Parameters:
-        return replace(parameters, schedule=Constant(learning_rate=parameters.learning_rate))
+        return self.space.nearest(replace(parameters, schedule=Constant(learning_rate=parameters.learning_rate)))

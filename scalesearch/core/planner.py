@@ -22,9 +22,11 @@ from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, Objective, TrialResult
 from scalesearch.core.schedule import Constant
 from scalesearch.core.space import SearchSpace
+from scalesearch.core.step_time import fit_step_times
 from scalesearch.core.surrogate.belief import Belief, believe
-from scalesearch.core.surrogate.stability import Stability, log_point
+from scalesearch.core.surrogate.stability import log_point
 
+RANGE = "range of learning rates"
 RANGE_FACTOR = 3.0
 RANGE_TRIALS = 9
 RANGE_SHARE = 0.02  # of a full-length run, for each range trial, unless momentum needs longer to show
@@ -54,26 +56,31 @@ class Planner:
         objective: with a target.
         max_examples: full length of a trial.
         first_guess: where to begin; by default the middle of the space.
-        step_seconds: seconds per step at a global batch size (any positive function if seconds are not minimised).
+        step_seconds: seconds per step at a global batch size; by default fitted to what the trials measured.
         seed: of everything random.
     """
 
     space: SearchSpace
     objective: Objective
     max_examples: int
-    first_guess: Parameters | None
-    step_seconds: Callable[[int], float]
-    seed: int
+    first_guess: Parameters | None = None
+    step_seconds: Callable[[int], float] | None = None
+    seed: int = 0
 
     def propose(self, results: Sequence[TrialResult]) -> Proposal:
         """The next trial."""
         belief = self._belief(results)
-        if (range_trial := self._range_trial(results, belief.stability)) is not None:
+        if (range_trial := self._range_trial(results, belief)) is not None:
             return range_trial
-        rng = np.random.default_rng((self.seed, len(results)))
-        candidates = self._candidates(rng, belief)
+        candidates = Candidates(
+            space=self.space,
+            rng=np.random.default_rng((self.seed, len(results))),
+            belief=belief,
+            horizon=self._horizon(belief),
+            start=self._start(),
+        )
         if belief.incumbent is None:
-            return self._first_hit(candidates, belief, rng)
+            return self._first_hit(candidates, belief)
         return self._improve(candidates, belief)
 
     def recommend(self, results: Sequence[TrialResult]) -> Parameters | None:
@@ -83,29 +90,25 @@ class Planner:
 
     def should_stop(self, measured: Sequence[Measurement], proposal: Proposal, results: Sequence[TrialResult]) -> bool:
         """Whether a running trial can be stopped before its cap: its curve, carried on, misses the target."""
-        if self._is_range_trial(proposal):
+        if proposal.why == RANGE:
             return False
         cap = proposal.cap if proposal.cap is not None else np.inf
         size = proposal.parameters.global_batch_size
-        cap_examples = min(cap / self.cost_per_step(size) * size, self.max_examples)
+        cap_examples = min(cap / self.cost_per_step(results)(size) * size, self.max_examples)
         boundaries = proposal.parameters.schedule.boundaries
         return misses_target(measured, self.objective, boundaries=boundaries, cap_examples=cap_examples)
 
-    def cost_per_step(self, global_batch_size: int) -> float:
-        """What one step costs in the unit that the study minimises."""
+    def cost_per_step(self, results: Sequence[TrialResult]) -> Callable[[int], float]:
+        """What one step costs, in the unit that the study minimises, at a global batch size."""
         if self.objective.minimize == "seconds":
-            return self.step_seconds(global_batch_size)
-        return float(global_batch_size) if self.objective.minimize == "examples" else 1.0
-
-    def full_cost(self, global_batch_size: int) -> float:
-        """Cost of a full-length trial."""
-        return self.max_examples / global_batch_size * self.cost_per_step(global_batch_size)
+            return self.step_seconds or fit_step_times(results)
+        return float if self.objective.minimize == "examples" else lambda global_batch_size: 1.0
 
     # Stage 1
 
-    def _range_trial(self, results: Sequence[TrialResult], stability: Stability) -> Proposal | None:
+    def _range_trial(self, results: Sequence[TrialResult], belief: Belief) -> Proposal | None:
         """The next rung of the ladder of learning rates at one batch size, or None once an unstable one is known."""
-        start = self._start()
+        start, stability = self._start(), belief.stability
         if any(r.reached for r in results) or len(results) >= RANGE_TRIALS:
             return None
         _, log_rate = log_point(start)
@@ -124,31 +127,25 @@ class Planner:
             return None
         damping = 1.0 - (start.momentum or 0.0)
         rate = self.space.learning_rate.clip(float(np.exp(log_rate_next)) * damping)
-        parameters = replace(start, schedule=self._without_decay(rate))
+        parameters = self.space.nearest(replace(start, schedule=Constant(learning_rate=rate)))
         if any(r.parameters == parameters for r in results):
             return None  # the edge of the space
-        return Proposal(parameters, cap=self._range_cost(start), why="range of learning rates")
+        return Proposal(parameters, cap=self._range_cost(start, belief), why=RANGE)
 
     def _start(self) -> Parameters:
-        """Where range trials run: the first guess, at the largest batch size that is still nearly free per step."""
+        """Where range trials run: the first guess, or the middle of the space."""
         guess = self.first_guess
         if guess is None:
             middle = {a.name: np.sqrt(a.low * a.high) if a.log else 0.5 * (a.low + a.high) for a in self.space.axes()}
-            guess = self.space.parameters({a.name: a.clip(middle[a.name]) for a in self.space.axes()})
-        return guess
+            return self.space.parameters({a.name: a.clip(middle[a.name]) for a in self.space.axes()})
+        return self.space.nearest(guess)
 
-    def _without_decay(self, rate: float) -> Constant:
-        return Constant(learning_rate=rate)
-
-    def _range_cost(self, start: Parameters) -> float:
+    def _range_cost(self, start: Parameters, belief: Belief) -> float:
         """Long enough to show slow divergence (2.5 / (1 − momentum) steps), within a share of a full-length run."""
         size = start.global_batch_size
         full_steps = self.max_examples / size
         needed = max(10.0, 2.5 / (1.0 - (start.momentum or 0.0)), RANGE_SHARE * full_steps)
-        return min(needed, max(RANGE_MOST_SHARE * full_steps, 5.0)) * self.cost_per_step(size)
-
-    def _is_range_trial(self, proposal: Proposal) -> bool:
-        return proposal.why == "range of learning rates"
+        return min(needed, max(RANGE_MOST_SHARE * full_steps, 5.0)) * belief.cost_per_step(size)
 
     # Stages 2 and 3
 
@@ -157,12 +154,14 @@ class Planner:
             results,
             objective=self.objective,
             max_examples=self.max_examples,
-            cost_per_step=self.cost_per_step,
+            cost_per_step=self.cost_per_step(results),
             seed=self.seed,
         )
 
-    def _candidates(self, rng: np.random.Generator, belief: Belief) -> Candidates:
-        return Candidates(space=self.space, rng=rng, belief=belief, horizon=self._horizon(belief), start=self._start())
+    def _full_cost(self, parameters: Parameters, belief: Belief) -> float:
+        """Cost of a full-length trial."""
+        size = parameters.global_batch_size
+        return self.max_examples / size * belief.cost_per_step(size)
 
     def _horizon(self, belief: Belief) -> Callable[[int], float]:
         """Steps that a candidate may take at a batch size: a full-length run, or well past the incumbent."""
@@ -171,25 +170,26 @@ class Planner:
             full = self.max_examples / size
             if belief.incumbent is None:
                 return full
-            return min(full, 1.6 * belief.incumbent.cost / self.cost_per_step(size))
+            return min(full, 1.6 * belief.incumbent.cost / belief.cost_per_step(size))
 
         return steps
 
-    def _first_hit(self, candidates: Candidates, belief: Belief, rng: np.random.Generator) -> Proposal:
+    def _first_hit(self, candidates: Candidates, belief: Belief) -> Proposal:
         """The cheapest expected run, or one that shows the model more if it sees no way to the target."""
         if belief.model is not None:
-            cap = max(self.full_cost(size) for size in self.space.batch_sizes.values()[:1])
+            smallest = self.space.batch_sizes.values()[0]
+            cap = self._full_cost(replace(self._start(), global_batch_size=smallest), belief)
             pool, expected = candidates.search(lambda c: belief.expected_costs(c, cap=cap).expected.mean(axis=0))
             best = pool[int(np.argmin(expected))]
             costs = belief.expected_costs([best], cap=cap)
             if costs.miss.mean() < 0.9:
                 hit = float(np.median(costs.hit))
                 limit = belief.cap_factor * 1.5 * hit * (1.0 + belief.misses_so_far * 0.3)
-                return Proposal(best, cap=min(limit, self.full_cost(best.global_batch_size)), why="first hit")
+                return Proposal(best, cap=min(limit, self._full_cost(best, belief)), why="first hit")
         explore = candidates.without_decay()
         share = UNREACHED_SHARE * (1.0 + 0.5 * belief.misses_so_far)
         return Proposal(
-            explore, cap=min(share, 1.0) * self.full_cost(explore.global_batch_size), why="show the model more"
+            explore, cap=min(share, 1.0) * self._full_cost(explore, belief), why="show the model more"
         )
 
     def _improve(self, candidates: Candidates, belief: Belief) -> Proposal:
@@ -199,9 +199,6 @@ class Planner:
         if belief.worth_repeating(incumbent):
             return Proposal(incumbent.parameters, cap=1.3 * cap, why="repeat the incumbent")
 
-        def minus_gain(c: Sequence[Parameters]) -> np.ndarray:
-            return -belief.gain_per_cost(c, cap=cap)
-
-        pool, score = candidates.search(minus_gain)
+        pool, score = candidates.search(lambda c: -belief.gain_per_cost(c, cap=cap))
         best = pool[int(np.argmin(score))]
-        return Proposal(best, cap=min(cap, self.full_cost(best.global_batch_size)), why="improvement")
+        return Proposal(best, cap=min(cap, self._full_cost(best, belief)), why="improvement")

@@ -217,6 +217,10 @@ class SearchSpace:
             accumulation=self.accumulation,
         )
 
+    def nearest(self, parameters: Parameters) -> Parameters:
+        """The point of the space that is nearest to `parameters`; no decay becomes a boundary at the upper limit."""
+        return self.parameters(self.coordinates(parameters))
+
     def coordinates(self, parameters: Parameters) -> dict[str, float]:
         """The coordinates nearest to `parameters`; those outside of the space are clipped to its edge."""
         at = {

@@ -18,7 +18,6 @@ from scalesearch.core.surrogate.residual import Residual, fit_residual
 from scalesearch.core.surrogate.stability import Stability, stability_of
 
 MEMBERS = 10
-MODEL_LOG_ERROR = 0.15  # of a predicted cost: what one observation must beat
 COST_EXPONENT = 0.8  # improvement per cost^0.8: cheap trials are preferred a little less than in proportion
 CAP_FACTORS = (1.15, 2.5)
 PRIOR_RUNS = 2.0  # how many runs the model's chance of a miss counts for
@@ -114,11 +113,13 @@ def believe(
         members=MEMBERS,
         rng=np.random.default_rng((seed, len(results), 7)),
     )
-    noise = estimate_noise(results, losses, model=model, objective=objective, target=target)
+    noise = estimate_noise(results, losses, model=model, target=target)
     without_residual = Belief(objective, cost_per_step, stability, model, noise, Residual(), None, (), misses)
     if not hits:
         return without_residual
-    residual = fit_residual(results, objective=objective, belief_costs=without_residual.expected_costs, noise=noise)
+    residual = fit_residual(
+        results, cost_per_step=cost_per_step, belief_costs=without_residual.expected_costs, noise=noise
+    )
     fitted = Belief(objective, cost_per_step, stability, model, noise, residual, None, (), misses)
     ranked = _rank(results, fitted)
     return Belief(
@@ -139,6 +140,13 @@ def loss_of(value: float, objective: Objective) -> float:
     return max(value if objective.direction == "minimize" else 1.0 - value, 1e-12)
 
 
+def cost_to_target(result: TrialResult, cost_per_step: Callable[[int], float]) -> float | None:
+    """Steps to target at the usual cost of a step, rather than at what the steps of this run happened to cost."""
+    if result.reached is None:
+        return None
+    return result.reached.steps * cost_per_step(result.parameters.global_batch_size)
+
+
 def _losses(result: TrialResult, objective: Objective) -> Array:
     return np.array([loss_of(m.metrics[objective.metric], objective) for m in result.measurements[1:]])
 
@@ -152,18 +160,19 @@ def _curve(result: TrialResult, losses: Array) -> Curve | None:
 
 
 def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
-    """Parameters that reached the target, by expected cost: the model's, and each run's own, weighed by their errors."""
-    goal = belief.objective.minimize
+    """Parameters that reached the target, by expected cost.
+
+    The cost is the model's with the residual's correction, which has seen the runs themselves but pools them with their
+    neighbours: a single lucky run does not lead.
+    """
     points = list(dict.fromkeys(r.parameters for r in results if r.reached is not None))
-    cheapest = min(r.reached.cost(goal) for r in results if r.reached is not None)
+    cheapest = min(cost for r in results if (cost := cost_to_target(r, belief.cost_per_step)) is not None)
     predicted = belief.expected_costs(points, cap=3.0 * cheapest)
-    weight = float(np.clip((belief.noise.log_cost / MODEL_LOG_ERROR) ** 2, 0.1, 5.0))
     ranked = []
     for i, point in enumerate(points):
         runs = [r for r in results if r.parameters == point and r.outcome is not Outcome.INTERRUPTED]
-        costs = [r.reached.cost(goal) for r in runs if r.reached is not None]
-        hit = (weight * predicted.hit[:, i].mean() + sum(costs)) / (weight + len(costs))
-        missed = len(runs) - len(costs)
+        hit = predicted.hit[:, i].mean()
+        missed = sum(r.reached is None for r in runs)
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + missed) / (PRIOR_RUNS + len(runs))
         ranked.append(Incumbent(point, float(hit * (1.0 + (MISS_FACTOR - 1.0) * miss)), float(miss), len(runs)))
     return sorted(ranked, key=lambda i: i.cost)

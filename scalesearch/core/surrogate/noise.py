@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scalesearch.core.results import Objective, TrialResult
+from scalesearch.core.results import TrialResult
 from scalesearch.core.surrogate.cost import Noise
 from scalesearch.core.surrogate.loss_curves import LossCurves
 from scalesearch.core.surrogate.modes import Array, runs_of
@@ -19,7 +19,7 @@ PRIOR_REPEATS = 2.0
 
 
 def estimate_noise(
-    results: Sequence[TrialResult], losses: Sequence[Array], *, model: LossCurves, objective: Objective, target: float
+    results: Sequence[TrialResult], losses: Sequence[Array], *, model: LossCurves, target: float
 ) -> Noise:
     """Level and bias from where hits lie on the model, log cost from fluctuation over slope and from repeats."""
     fluctuation = _fluctuation(losses)
@@ -29,7 +29,7 @@ def estimate_noise(
     level = np.sqrt((PRIOR_HITS * prior**2 + ((misfits - bias) ** 2).sum()) / (PRIOR_HITS + len(misfits)))
     slope = _slope_at_hits(results, losses)
     first = float(np.clip(fluctuation / slope, *LOG_COST_RANGE))
-    squares, degrees = _repeats(results, objective)
+    squares, degrees = _repeats(results)
     log_cost = np.sqrt((PRIOR_REPEATS * first**2 + squares) / (PRIOR_REPEATS + degrees))
     return Noise(level=float(min(level, 0.3)), bias=float(np.clip(bias, -0.3, 0.3)), log_cost=float(log_cost))
 
@@ -65,11 +65,11 @@ def _slope_at_hits(results: Sequence[TrialResult], losses: Sequence[Array]) -> f
     return max(float(np.median(slopes)), 0.1) if slopes else 0.4
 
 
-def _repeats(results: Sequence[TrialResult], objective: Objective) -> tuple[float, int]:
+def _repeats(results: Sequence[TrialResult]) -> tuple[float, int]:
     """Sum of squares and degrees of freedom of log cost among runs of the same parameters."""
     groups = defaultdict(list)
     for r in results:
         if r.reached is not None:
-            groups[r.parameters].append(np.log(r.reached.cost(objective.minimize)))
+            groups[r.parameters].append(np.log(r.reached.steps))
     repeated = [np.array(g) for g in groups.values() if len(g) > 1]
     return sum(float(((g - g.mean()) ** 2).sum()) for g in repeated), sum(len(g) - 1 for g in repeated)

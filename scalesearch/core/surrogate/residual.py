@@ -9,13 +9,13 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import Objective, Outcome, TrialResult
+from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.surrogate.cost import Costs, Noise
 from scalesearch.core.surrogate.modes import Array
 
-AMPLITUDE = 0.15
-COMMON = 0.05  # an error that all predictions share
-LENGTHS = (0.8, 0.3, 0.35)  # in log batch, log effective rate, log of each boundary
+AMPLITUDE = 0.1
+COMMON = 0.1  # an error that all predictions share
+LENGTHS = (1.0, 0.4, 0.5)  # in log batch, log effective rate, log of each boundary
 LARGEST = 0.7
 CENSORED_NOISE = 1.6
 
@@ -40,16 +40,16 @@ class Residual:
 def fit_residual(
     results: Sequence[TrialResult],
     *,
-    objective: Objective,
+    cost_per_step: Callable[[int], float],
     belief_costs: Callable[..., Costs],
     noise: Noise,
 ) -> Residual:
     """Fit to runs that reached the target, and to runs that passed the cost at which they should have."""
-    goal = objective.minimize
     hits = [r for r in results if r.reached is not None]
     censored = [r for r in results if r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and r.reached is None]
     used = hits + censored
-    spent = [r.reached.cost(goal) if r.reached else _spent(r, goal) for r in used]
+    steps = [r.reached.steps if r.reached else r.measurements[-1].step for r in used]
+    spent = [n * cost_per_step(r.parameters.global_batch_size) for n, r in zip(steps, used, strict=True)]
     predicted = belief_costs([r.parameters for r in used], cap=4.0 * max(spent))
     log_error = np.log(spent) - np.log(predicted.hit.mean(axis=0))
     is_hit = np.array([r.reached is not None for r in used])
@@ -63,11 +63,6 @@ def fit_residual(
     points = _coordinates(kept, width)
     factor = cho_factor(_kernel(points, points) + np.diag(deviation**2), lower=True)
     return Residual(points, cho_solve(factor, errors), factor)
-
-
-def _spent(result: TrialResult, goal: str) -> float:
-    last = result.measurements[-1]
-    return {"seconds": last.train_seconds, "steps": last.step, "examples": last.examples}[goal]
 
 
 def _coordinates(parameters: Sequence[Parameters], width: int) -> Array:
