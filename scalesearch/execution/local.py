@@ -84,8 +84,7 @@ class LocalExecutor:
         if self._process is None or not self._process.is_alive():
             self._kill()
             self.start()
-        assert self._connection is not None
-        self._connection.send(request)
+        self._send(request)
         self._running = request.number
         self._last_news = time.monotonic()
 
@@ -128,7 +127,7 @@ class LocalExecutor:
             self._process.join(CLOSE_SECONDS)
         self._kill()
 
-    def _send(self, message: Proceed | Stop) -> None:
+    def _send(self, message: TrialRequest | Proceed | Stop) -> None:
         assert self._connection is not None
         with contextlib.suppress(OSError):  # The worker is gone: next_event() reports it.
             self._connection.send(message)
@@ -138,13 +137,13 @@ class LocalExecutor:
         assert self._connection is not None
         assert self._process is not None
         ready = wait([self._connection, self._process.sentinel], timeout=timeout_seconds)
-        if not ready or not self._connection.poll():
+        if not ready:
             return None
-        try:
-            return self._connection.recv()
-        except (EOFError, OSError):
-            self._process.join(CLOSE_SECONDS)
-            return None
+        with contextlib.suppress(EOFError, OSError):
+            if self._connection.poll():
+                return self._connection.recv()
+        self._process.join(CLOSE_SECONDS)  # it has died: wait for its exit code, which says why
+        return None
 
     def _crashed(self, reason: str) -> Ended:
         assert self._running is not None

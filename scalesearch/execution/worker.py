@@ -7,6 +7,7 @@ file, and ends when its driver does.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalesearch.core.results import Measurement, Outcome
 from scalesearch.errors import OutOfMemory, ScalesearchError, WorkloadError
+from scalesearch.execution.describe import describe, place
 from scalesearch.execution.messages import (
     Ended,
     Measured,
@@ -42,7 +44,7 @@ def run_worker(connection: Connection, setup: WorkerSetup, log_path: Path) -> No
         trainer, ready = _build(setup)
     except ScalesearchError as error:
         traceback.print_exc()
-        connection.send(SetupFailed(type(error).__name__, str(error)))
+        connection.send(SetupFailed(_known_kind(error), f"{error}{place(error)}"))
         return
     connection.send(ready)
     while True:
@@ -69,7 +71,8 @@ def _build(setup: WorkerSetup) -> tuple[MirroredTrainer, Ready]:
     except ScalesearchError:
         raise
     except Exception as error:
-        raise WorkloadError(f"workload {setup.workload}: {_describe(error)}") from error
+        message = " ".join(str(error).split())
+        raise WorkloadError(f"workload {setup.workload}: {type(error).__name__}: {message}") from error
     ready = Ready(
         devices=tuple(devices),
         train_examples=len(data.train),
@@ -93,7 +96,7 @@ def _run_trial(connection: Connection, trainer: MirroredTrainer, request: TrialR
         return ended(failure=Outcome.OUT_OF_MEMORY, reason=str(error))
     except Exception as error:
         traceback.print_exc()
-        return ended(failure=Outcome.CRASHED, reason=_describe(error))
+        return ended(failure=Outcome.CRASHED, reason=describe(error))
 
 
 def _train(connection: Connection, trainer: MirroredTrainer, request: TrialRequest) -> Stop | None:
@@ -108,13 +111,9 @@ def _train(connection: Connection, trainer: MirroredTrainer, request: TrialReque
     return None
 
 
-def _describe(error: BaseException) -> str:
-    """Type, message and the innermost place in the user's own code, in one line."""
-    message = " ".join(str(error).split())[:500]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "site-packages" not in f.filename and "scalesearch" not in Path(f.filename).parts]
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {message}{place}"
+def _known_kind(error: ScalesearchError) -> str:
+    """The name of the error's class or, for a user's own kind of error, of the nearest one that the driver knows."""
+    return next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == ScalesearchError.__module__)
 
 
 def _write_output_to(log_path: Path) -> None:
@@ -124,10 +123,11 @@ def _write_output_to(log_path: Path) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # what a killed worker said is kept
 
 
 def _end_with_driver() -> None:
     driver = parent_process()
     if driver is not None:
         wait([driver.sentinel])
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)  # with all that the user's code has started
