@@ -158,6 +158,7 @@ class _Search:
             lambda points: self._log_steps(points, horizon),
             bounds=box,
             init=self._population(start, box),
+            strategy="best2bin",  # the default gets stuck where a run is a few steps long
             maxiter=GENERATIONS,
             tol=0.0,
             atol=TIGHT_SPREAD,

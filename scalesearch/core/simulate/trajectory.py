@@ -14,10 +14,11 @@ from scalesearch.core.simulate.quadratic import Dynamics, Floats, Whole, dynamic
 from scalesearch.core.simulate.workload import SimulatedWorkload
 from scalesearch.core.stopping import CLIMBED, ENOUGH_PROGRESS, EXPLODED
 
-# A stretch of varying learning rate becomes so many constant pieces: exact up to that many steps, and beyond within
-# 1 % of the loss for a linear decay to a hundredth (tests/core/simulate/test_trajectory.py).
-PIECES = 64
-GRID = 32  # points of each piece at which a first crossing is looked for
+# A linear decay becomes so many constant pieces: exact up to that many steps, and beyond within 1 % of the loss for a
+# decay to a hundredth. A constant segment whose curvature sharpens needs fewer, for 2 %.
+LINEAR_PIECES = 64
+SHARPENING_PIECES = 16
+GRID = 32  # points at which a first crossing is looked for in each segment, about
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,12 @@ def constant_pieces(
     step to `last` at its last one. Sharpening multiplies it.
     """
     sharpens = workload.sharpening.factor != 1.0
-    if not sharpens and np.array_equal(first, last):
+    constant = np.array_equal(first, last)
+    if constant and not sharpens:
         return Pieces(first, np.diff(edges, axis=0))
     # Denser at the start of a segment, where sharpening is fastest.
-    share = np.linspace(0.0, 1.0, PIECES + 1) ** (2.0 if sharpens else 1.0)
+    number = SHARPENING_PIECES if constant else LINEAR_PIECES
+    share = np.linspace(0.0, 1.0, number + 1) ** (2.0 if sharpens else 1.0)
     share = share.reshape(-1, *[1] * (edges.ndim - 1))
     rates, steps = [], []
     for i in range(len(first)):
@@ -109,7 +112,7 @@ def first_crossing(
     """The steps after which each run's expected loss first falls below `loss` (inf: never), and its last loss.
 
     `pieces` has arrays (pieces, runs). Steps are whole ones, interpolated in the logarithm of the loss. The loss is
-    looked at at about GRID points of each piece, and for a crossing again between two of them. A run that
+    looked at at some points of each piece, and for a crossing again between two of them. A run that
     `core.stopping.verdict` would call diverged at these points never crosses.
     """
     runs = pieces.rates.shape[1]
@@ -120,8 +123,9 @@ def first_crossing(
     start = workload.modes.initial_moments(heavy_ball=bool(momentum))
     moments, lowest = np.broadcast_to(start, (runs, *start.shape)), final.copy()
     left, done = np.arange(runs), np.zeros(runs, dtype=np.int64)
+    points = GRID if len(pieces.rates) < SHARPENING_PIECES else 2
     for rates, steps in zip(pieces.rates, pieces.steps, strict=True):
-        path = walk.path(rates[left], steps[left], moments, lowest)
+        path = walk.path(rates[left], steps[left], moments, lowest, points=points)
         crossed[left] = done[left] + walk.crossing(rates[left], path)
         final[left] = path.losses[path.end, np.arange(len(left))]
         done[left] += steps[left]
@@ -154,11 +158,11 @@ class _Walk:
     momentum: float
     loss: float
 
-    def path(self, rates: Floats, steps: Whole, moments: Floats, lowest: Floats) -> _Path:
+    def path(self, rates: Floats, steps: Whole, moments: Floats, lowest: Floats, *, points: int = GRID) -> _Path:
         """Up to `steps` steps from moments that were reached with `lowest` as the lowest loss so far."""
         modes = self.workload.modes
         at_constant_rate = dynamics(modes, rates, batch=self.batch, momentum=self.momentum)
-        stride = np.maximum(-(-steps // GRID), 1)
+        stride = np.maximum(-(-steps // points), 1)
         # The odd steps first, then whole strides.
         passed = [np.zeros_like(steps), steps % stride]
         visited = [moments, at_constant_rate.advance(moments, passed[-1])]
