@@ -118,6 +118,7 @@ def _optima(
 class _Point:
     """Log acting learning rate, then log steps to the first boundary and from each boundary to the next."""
 
+    batch: int
     coordinates: Floats
     log_steps: float
 
@@ -142,18 +143,22 @@ class _Search:
             values = self._log_steps(points, horizon)
             best = int(np.argmin(values))
             if values[best] <= np.log(horizon):
-                return _Point(points[:, best], float(values[best]))
+                return _Point(self.batch, points[:, best], float(values[best]))
             horizon *= 4
         raise WorkloadError(f"the target {self.workload.target} is not reached within {MAX_STEPS:,} steps")
 
     def best_near(self, start: _Point) -> _Point:
-        """The optimum within three octaves of the learning rate of `start` and all useful boundaries."""
-        log_steps, rate = start.log_steps, start.coordinates[0]
-        reach = np.log(8.0)
-        later = [(log_steps - np.log(100.0), log_steps + np.log(3.0))] * (self.decays.number - 1)
-        first = [(log_steps - np.log(30.0), log_steps + np.log(3.0))][: self.decays.number]
-        box = np.array([(rate - reach, rate + reach), *first, *later])
-        horizon = int(4 * np.exp(log_steps)) + 16
+        """The optimum within all that the one at another batch size leaves possible.
+
+        Up to perfect scaling, a smaller batch needs a lower rate and more steps in proportion; beyond, the same.
+        """
+        log_ratio = np.log(start.batch / self.batch)
+        log_steps, rate = start.log_steps + np.array([min(log_ratio, 0.0), max(log_ratio, 0.0)]), start.coordinates[0]
+        rates = rate + np.log(8.0) * np.array([-1.0, 1.0]) - np.array([max(log_ratio, 0.0), min(log_ratio, 0.0)])
+        first = log_steps + np.log([1 / 30, 3.0])
+        later = log_steps + np.log([1 / 100, 3.0])
+        box = np.array([rates, first, *[later] * (self.decays.number - 1)][: 1 + self.decays.number])
+        horizon = int(4 * np.exp(log_steps[1])) + 16
         result = differential_evolution(
             lambda points: self._log_steps(points, horizon),
             bounds=box,
@@ -169,17 +174,16 @@ class _Search:
             vectorized=True,
             updating="deferred",
         )
-        return _Point(np.asarray(result.x), float(result.fun))
+        return _Point(self.batch, np.asarray(result.x), float(result.fun))
 
     def _population(self, start: _Point, box: Floats) -> Floats:
-        """Points in the box: the start, as it is and with its times or its rate scaled, and a space-filling rest."""
-        rest = qmc.scale(qmc.Sobol(len(box), rng=0).random(POPULATION), box[:, 0], box[:, 1])
-        like_start = [start.coordinates.copy() for _ in range(6)]
-        for i, point in enumerate(like_start):
-            point[0] -= np.log(2.0) * (i // 2)
-            point[1:] += np.log(2.0) * (i % 2)
-        rest[: len(like_start)] = np.clip(like_start, box[:, 0], box[:, 1])
-        return np.asarray(rest)
+        """Points in the box: the start, as it is and with its rate and its times scaled, and a space-filling rest."""
+        points = qmc.scale(qmc.Sobol(len(box), rng=0).random(POPULATION), box[:, 0], box[:, 1])
+        ratio = start.batch / self.batch
+        for i, (rate, times) in enumerate([(1.0, 1.0), (1.0, 2.0), (0.5, 1.0), (0.5, 2.0), (1.0 / ratio, ratio)]):
+            scaled = start.coordinates + np.log([rate, *[times] * self.decays.number])
+            points[i] = np.clip(scaled, box[:, 0], box[:, 1])
+        return np.asarray(points)
 
     def optimum(self, point: _Point) -> Optimum:
         """A point in natural units."""
