@@ -153,7 +153,7 @@ def _caveats(
         yield f"global batch {chosen:,} is the {side} that was tried: the optimum may lie beyond it"
     once = [b for b in batch_sizes if b.trials == 1]
     if once:
-        yield "run only once: global batch " + ", ".join(f"{b.global_batch_size:,}" for b in once)
+        yield "run only once: global batch " + ", ".join(str(b.global_batch_size) for b in once)
     if curve is not None:
         yield (
             "S(B) is fitted to the best trials found so far, which are upper bounds: "

@@ -81,7 +81,7 @@ class StudyProgress:
         surprising = result.outcome in (Outcome.CRASHED, Outcome.DIVERGED, Outcome.OUT_OF_MEMORY)
         why = f": {result.reason}" if surprising else ""
         return (
-            f"{label:>8} {result.number:<3} {_point(result.parameters):<34} {result.outcome.value:<9} {reached}, "
+            f"{label:>8} {result.number:<3} {_point(result.parameters):<37} {result.outcome.value:<11} {reached}, "
             f"{words.count(result.cost.examples)} examples, {words.duration(result.seconds)}{why}"
         )
 

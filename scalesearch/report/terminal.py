@@ -25,16 +25,24 @@ def outcome_counts(outcomes: Mapping[Outcome, int]) -> str:
 
 def spending(budget: Budget, spent: Spent) -> str:
     """What of each limit is spent; without limits, what was spent."""
-    shown: dict[str, Callable[[float], str]] = {
-        "examples": lambda v: f"{words.count(v)} examples",
-        "epochs": lambda v: f"{v:.4g} epochs",
-        "device_seconds": lambda v: f"{words.duration(v)} device time",
-        "wall_clock_seconds": lambda v: f"{words.duration(v)} wall clock",
-        "trials": lambda v: f"{v:.0f} trials",
+    shown: dict[str, tuple[Callable[[float], str], str]] = {
+        "examples": (words.count, "examples"),
+        "epochs": ("{:.4g}".format, "epochs"),
+        "device_seconds": (words.duration, "device time"),
+        "wall_clock_seconds": (words.duration, "wall clock"),
+        "trials": ("{:.0f}".format, "trials"),
     }
     limits = budget.limits()
-    asked = [f"{show(getattr(spent, unit))} of {show(limits[unit])}" for unit, show in shown.items() if unit in limits]
-    others = [show(getattr(spent, unit)) for unit, show in shown.items() if unit not in limits and unit != "epochs"]
+    asked = [
+        f"{show(getattr(spent, unit))} of {show(limits[unit])} {name}"
+        for unit, (show, name) in shown.items()
+        if unit in limits
+    ]
+    others = [
+        f"{show(getattr(spent, unit))} {name}"
+        for unit, (show, name) in shown.items()
+        if unit not in limits and unit != "epochs"
+    ]
     return "; ".join([*asked, *others])
 
 

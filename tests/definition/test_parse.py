@@ -132,7 +132,6 @@ MISTAKES = [
      '`search.schedule.kind = "cosine"`: must be "constant", "piecewise" or "linear"'),
     ('minimize = "seconds"', 'minimize = "time"',
      '`objective.minimize = "time"`: must be "seconds", "steps", "examples" or "metric"'),
-    ('sampler = "tpe"', 'sampler = "gp"', '`search.sampler = "gp"`: must be "tpe", "random" or "qmc"'),
     # missing
     ("learning_rate = 0.01", "", "`baseline.learning_rate` is missing"),
     ('max_examples = "30 epochs"', "", "`trial.max_examples` is missing"),

@@ -37,7 +37,7 @@ def test_the_recommendation_comes_first() -> None:
     assert parts[3].startswith("```python\nstrategy = tf.distribute.MirroredStrategy()")
     assert parts[3].endswith("\n```")
     assert parts[4:] == [
-        "Trials: 1 reached, 1 capped. Spent: 3 trials of 40 trials; 132k examples; 8.0 s device time; 5.0 s wall clock."
+        "Trials: 1 reached, 1 capped. Spent: 3 of 40 trials; 132k examples; 8.0 s device time; 5.0 s wall clock."
     ]
 
 
@@ -51,5 +51,5 @@ def test_no_trials_yet() -> None:
     text = written(found())
     assert text == (
         "**none: no trial reached val/classification_error < 0.1**\n\n"
-        "Trials: none. Spent: 3 trials of 40 trials; 132k examples; 8.0 s device time; 5.0 s wall clock."
+        "Trials: none. Spent: 3 of 40 trials; 132k examples; 8.0 s device time; 5.0 s wall clock."
     )

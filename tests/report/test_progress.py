@@ -38,11 +38,11 @@ def test_without_a_terminal_there_is_one_plain_line_for_each_trial() -> None:
         trial(3, Outcome.CRASHED, [], reason="[Errno 5] the worker died"),
     ]
     assert shown(*results).splitlines() == [
-        " 61% baseline 0   batch 64, lr 0.25, momentum 0.9    REACHED   1.9 s to target, 1,280 examples, 4.5 s",
-        " 61%    trial 1   batch 128, lr 0.26, momentum 0.9   CAPPED    best 0.12, 2,560 examples, 4.5 s",
-        " 61%    trial 2   batch 8192, lr 0.27, momentum 0.9  DIVERGED  best 0.9, 0 examples, 4.5 s: "
+        " 61% baseline 0   batch 64, lr 0.25, momentum 0.9       REACHED     1.9 s to target, 1,280 examples, 4.5 s",
+        " 61%    trial 1   batch 128, lr 0.26, momentum 0.9      CAPPED      best 0.12, 2,560 examples, 4.5 s",
+        " 61%    trial 2   batch 8192, lr 0.27, momentum 0.9     DIVERGED    best 0.9, 0 examples, 4.5 s: "
         "training loss is nan after 3 steps",
-        " 61%    trial 3   batch 64, lr 0.28, momentum 0.9    CRASHED   nothing measured, 0 examples, 4.5 s: "
+        " 61%    trial 3   batch 64, lr 0.28, momentum 0.9       CRASHED     nothing measured, 0 examples, 4.5 s: "
         "[Errno 5] the worker died",
     ]
 

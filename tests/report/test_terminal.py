@@ -255,6 +255,6 @@ def test_outcome_counts_are_in_the_order_of_outcomes() -> None:
 def test_spending_names_limits_first() -> None:
     spent = Spent(examples=131_920, epochs=2.5, device_seconds=600, wall_clock_seconds=301, trials=7)
     assert spending(Budget(wall_clock_seconds=600, epochs=40), spent) == (
-        "2.5 epochs of 40 epochs; 5m 01s wall clock of 10m 00s wall clock; 132k examples; 10m 00s device time; 7 trials"
+        "2.5 of 40 epochs; 5m 01s of 10m 00s wall clock; 132k examples; 10m 00s device time; 7 trials"
     )
     assert spending(Budget(), spent) == "132k examples; 10m 00s device time; 5m 01s wall clock; 7 trials"
