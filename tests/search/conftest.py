@@ -11,8 +11,8 @@ OpenStore = Callable[[], StudyStore]
 
 
 @pytest.fixture
-def storage_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/scalesearch.db"
+def storage_url(tmp_path: Path, new_database: Callable[[Path], str]) -> str:
+    return new_database(tmp_path / "scalesearch.db")
 
 
 @pytest.fixture

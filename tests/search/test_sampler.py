@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -12,7 +12,8 @@ from scalesearch.search.storage import OpenTrial, StudyStore, open_storage
 
 from .trials import BASELINE, SPACE, STEPS, result
 
-SAMPLERS = get_args(SamplerName)
+SAMPLERS: tuple[SamplerName, ...] = ("tpe", "random", "qmc")
+OpenFile = Callable[[str], StudyStore]
 TRIALS = 14  # TPE's first 10 are random
 
 
@@ -31,8 +32,16 @@ def run(store: StudyStore, sampler_name: SamplerName, *, seed: int, trials: int)
     return asked
 
 
-def fresh(path: Path) -> StudyStore:
-    return StudyStore(open_storage(f"sqlite:///{path}"), "s", direction="minimize")
+@pytest.fixture
+def open_file(tmp_path: Path, new_database: Callable[[Path], str]) -> OpenFile:
+    """(name) -> the study in the file of that name, as a new driver finds it."""
+
+    def open_it(name: str) -> StudyStore:
+        path = tmp_path / name
+        url = f"sqlite:///{path}" if path.exists() else new_database(path)
+        return StudyStore(open_storage(url), "s", direction="minimize")
+
+    return open_it
 
 
 def points(trials: list[OpenTrial]) -> list[tuple[Parameters, int]]:
@@ -45,48 +54,50 @@ def sampler_name(request: pytest.FixtureRequest) -> SamplerName:
     return name
 
 
-def test_one_seed_is_one_sequence_of_distinct_points(sampler_name: SamplerName, tmp_path: Path) -> None:
-    first = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=TRIALS))
-    second = points(run(fresh(tmp_path / "b.db"), sampler_name, seed=7, trials=TRIALS))
+def test_one_seed_is_one_sequence_of_distinct_points(sampler_name: SamplerName, open_file: OpenFile) -> None:
+    first = points(run(open_file("a.db"), sampler_name, seed=7, trials=TRIALS))
+    second = points(run(open_file("b.db"), sampler_name, seed=7, trials=TRIALS))
     assert first == second
     assert len(set(first)) == TRIALS
 
 
-def test_two_seeds_differ(sampler_name: SamplerName, tmp_path: Path) -> None:
-    first = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=3))
-    second = points(run(fresh(tmp_path / "b.db"), sampler_name, seed=8, trials=3))
+def test_two_seeds_differ(sampler_name: SamplerName, open_file: OpenFile) -> None:
+    first = points(run(open_file("a.db"), sampler_name, seed=7, trials=3))
+    second = points(run(open_file("b.db"), sampler_name, seed=8, trials=3))
     assert not set(first) & set(second)
 
 
-def test_a_continued_study_gives_the_points_of_an_uninterrupted_one(sampler_name: SamplerName, tmp_path: Path) -> None:
-    uninterrupted = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=TRIALS))
+def test_a_continued_study_gives_the_points_of_an_uninterrupted_one(
+    sampler_name: SamplerName, open_file: OpenFile
+) -> None:
+    uninterrupted = points(run(open_file("a.db"), sampler_name, seed=7, trials=TRIALS))
     continued: list[tuple[Parameters, int]] = []
     for trials in (1, 3, TRIALS - 4):
-        continued += points(run(fresh(tmp_path / "b.db"), sampler_name, seed=7, trials=trials))
+        continued += points(run(open_file("b.db"), sampler_name, seed=7, trials=trials))
     assert continued == uninterrupted
 
 
 def test_a_trial_that_was_interrupted_and_repeated_changes_nothing_after_it(
-    sampler_name: SamplerName, tmp_path: Path
+    sampler_name: SamplerName, open_file: OpenFile
 ) -> None:
-    uninterrupted = points(run(fresh(tmp_path / "a.db"), sampler_name, seed=7, trials=TRIALS))
+    uninterrupted = points(run(open_file("a.db"), sampler_name, seed=7, trials=TRIALS))
 
-    store = fresh(tmp_path / "b.db")
+    store = open_file("b.db")
     before = run(store, sampler_name, seed=7, trials=11)
     cut = store.ask(SPACE, sampler_name=sampler_name, seed=7)
     interrupted = result(cut.number, cut.parameters, Outcome.INTERRUPTED, seed=cut.seed)
     store.tell(interrupted, STEPS)
     store.repeat(interrupted, SPACE)
-    after = run(fresh(tmp_path / "b.db"), sampler_name, seed=7, trials=TRIALS - 11)
+    after = run(open_file("b.db"), sampler_name, seed=7, trials=TRIALS - 11)
 
     assert (after[0].parameters, after[0].seed) == (cut.parameters, cut.seed)
     assert points(before + after) == uninterrupted
 
 
 def test_a_crash_in_the_first_trial_does_not_make_the_second_the_same(
-    sampler_name: SamplerName, tmp_path: Path
+    sampler_name: SamplerName, open_file: OpenFile
 ) -> None:
-    store = fresh(tmp_path / "a.db")
+    store = open_file("a.db")
     asked = []
     for _ in range(3):
         asked.append(store.ask(SPACE, sampler_name=sampler_name, seed=7))
@@ -95,8 +106,10 @@ def test_a_crash_in_the_first_trial_does_not_make_the_second_the_same(
     assert len({trial.seed for trial in asked}) == 3
 
 
-def test_a_queued_baseline_comes_first_and_has_a_seed_of_its_own(sampler_name: SamplerName, tmp_path: Path) -> None:
-    store = fresh(tmp_path / "a.db")
+def test_a_queued_baseline_comes_first_and_has_a_seed_of_its_own(
+    sampler_name: SamplerName, open_file: OpenFile
+) -> None:
+    store = open_file("a.db")
     store.enqueue(BASELINE, SPACE, is_baseline=True)
     asked = run(store, sampler_name, seed=7, trials=4)
     assert [trial.is_baseline for trial in asked] == [True, False, False, False]

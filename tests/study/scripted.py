@@ -1,0 +1,268 @@
+"""Studies without TensorFlow: an executor whose trials follow a closed form, in simulated time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from threading import Event as Flag
+from typing import Any
+
+import optuna
+
+from scalesearch.core.budget import Budget
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.schedule import Constant
+from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.definition import ResolvedStudy
+from scalesearch.execution.messages import Ended, Event, Measured, TrialRequest
+from scalesearch.search.lease import Lease
+from scalesearch.search.storage import StudyStore
+from scalesearch.study import Study, StudyEnded, StudyEvent
+
+ERROR = "val/classification_error"
+TRAIN_EXAMPLES = 1_000
+MAX_EXAMPLES = 8_000
+SECONDS_PER_EXAMPLE = 0.01
+REPLICAS = 2
+BEST_RATE = 0.1
+BASELINE = Parameters(global_batch_size=50, schedule=Constant(learning_rate=0.04))
+
+STEPS_TO_TARGET = Objective(metric=ERROR, direction="minimize", target=0.1, minimize="steps")
+EXAMPLES_TO_TARGET = Objective(metric=ERROR, direction="minimize", target=0.1, minimize="examples")
+SECONDS_TO_TARGET = Objective(metric=ERROR, direction="minimize", target=0.1, minimize="seconds")
+METRIC = Objective(metric=ERROR, direction="minimize", target=None, minimize="metric")
+
+
+def resolved(objective: Objective = EXAMPLES_TO_TARGET, **fields: Any) -> ResolvedStudy:
+    complete: dict[str, Any] = {
+        "name": "s",
+        "replicas": REPLICAS,
+        "train_examples": TRAIN_EXAMPLES,
+        "max_examples": MAX_EXAMPLES,
+        "objective": objective,
+        "target_from_baseline": False,
+        "space": SearchSpace(
+            batch_sizes=BatchSizes(low=16, high=128, multiple_of=None, divisor=1),
+            learning_rate=Interval(1e-3, 10.0),
+            momentum=None,
+            schedule=ConstantSpace(),
+        ),
+        "baseline": BASELINE,
+        "first_evaluation_examples": 100,
+        "evaluation_ratio": 1.5,
+    }
+    return ResolvedStudy(**(complete | fields))
+
+
+def error_rate(parameters: Parameters, examples: int) -> float:
+    """Falls from 0.9 towards 0: e-fold every 1,000 examples at the best rate, more slowly by its distance."""
+    distance = abs(math.log10(parameters.learning_rate / BEST_RATE))
+    return 0.9 * math.exp(-examples / (1_000 * (1 + distance)))
+
+
+def diverges(parameters: Parameters) -> bool:
+    return parameters.learning_rate > 3.0
+
+
+class Clock:
+    """Simulated time."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fate:
+    """What happens to a trial: `failure` (None: it hangs) instead of the measurement with index `at`."""
+
+    at: int
+    failure: Outcome | None = Outcome.CRASHED
+
+
+@dataclass
+class _Trial:
+    request: TrialRequest
+    measured: list[Measurement] = field(default_factory=list)
+    waiting: bool = False
+    stopped: bool = False
+    since: float = 0.0
+
+
+class ScriptedExecutor:
+    """An executor in which a trial's error follows `error_rate` and every training example takes 10 ms.
+
+    `fates` are by the number of the trial. `examples` and `seconds` are what was really used, that of failed intervals
+    included; `largest_interval` is the largest number of examples of one.
+    """
+
+    def __init__(self, clock: Clock, *, fates: Mapping[int, Fate] | None = None) -> None:
+        self.clock = clock
+        self.fates = fates or {}
+        self.requests: list[TrialRequest] = []
+        self.examples = 0
+        self.seconds = 0.0
+        self.largest_interval = 0
+        self.tested: list[int] = []
+        self._trial: _Trial | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._trial is None
+
+    def submit(self, request: TrialRequest) -> None:
+        assert self.is_idle
+        self.requests.append(request)
+        self._trial = _Trial(request, since=self.clock.now)
+
+    def next_event(self, *, timeout_seconds: float) -> Event | None:
+        trial = self._trial
+        assert trial is not None
+        if trial.waiting:
+            self.clock.now += timeout_seconds
+            return None
+        if trial.stopped:
+            return self._end(trial)
+        fate = self.fates.get(trial.request.number)
+        if fate is not None and fate.at == len(trial.measured):
+            if fate.failure is None:
+                self.clock.now += timeout_seconds
+                return None
+            self._train(trial)
+            return self._end(trial, failure=fate.failure, reason=f"it was its fate: {fate.failure.value}")
+        step = self._train(trial)
+        if step is None:
+            return self._end(trial)
+        trial.measured.append(self._measurement(trial, step))
+        trial.waiting = True
+        return Measured(trial.request.number, trial.measured[-1])
+
+    def proceed(self) -> None:
+        assert self._trial is not None
+        assert self._trial.waiting
+        self._trial.waiting = False
+
+    def stop(self, *, evaluate_test: bool = False) -> None:
+        assert self._trial is not None
+        assert self._trial.waiting
+        self._trial.waiting, self._trial.stopped = False, True
+        if evaluate_test:
+            self.tested.append(self._trial.request.number)
+
+    def abandon(self) -> None:
+        self._trial = None
+
+    def _train(self, trial: _Trial) -> int | None:
+        """Train to the next evaluation and return its step, or None at the end."""
+        size = trial.request.parameters.global_batch_size
+        if not trial.measured:
+            return 0
+        step = trial.request.plan.next_step(trial.measured, global_batch_size=size)
+        if step is None:
+            return None
+        examples = step * size - trial.measured[-1].examples
+        self.examples += examples
+        self.largest_interval = max(self.largest_interval, examples)
+        self.clock.now += SECONDS_PER_EXAMPLE * examples
+        self.seconds += SECONDS_PER_EXAMPLE * examples
+        return step
+
+    def _measurement(self, trial: _Trial, step: int) -> Measurement:
+        parameters = trial.request.parameters
+        examples = step * parameters.global_batch_size
+        value = error_rate(parameters, examples)
+        loss = math.nan if step == 0 else 2 * value
+        if diverges(parameters) and examples > 500:
+            loss = math.inf
+        return Measurement(
+            step=step,
+            examples=examples,
+            train_seconds=SECONDS_PER_EXAMPLE * examples,
+            elapsed_seconds=self.clock.now - trial.since,
+            train_loss=loss,
+            metrics={ERROR: value, "val/loss": 2 * value},
+        )
+
+    def _end(self, trial: _Trial, **fields: Any) -> Ended:
+        self._trial = None
+        number = trial.request.number
+        test = {"test/classification_error": 0.11} if number in self.tested else {}
+        return Ended(number=number, elapsed_seconds=self.clock.now - trial.since, test_metrics=test, **fields)
+
+
+class RecordingTracker:
+    """Keeps the names of what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.results: list[TrialResult] = []
+
+    def trial_started(self, number: int, parameters: Parameters, *, seed: int, is_baseline: bool) -> None:
+        self.told.append(("started", number))
+
+    def trial_measured(self, number: int, measurement: Measurement) -> None:
+        self.told.append(("measured", number))
+
+    def trial_ended(self, result: TrialResult) -> None:
+        self.told.append(("ended", result.number))
+        self.results.append(result)
+
+
+class Session:
+    """One run of a study by one driver, on a storage that others may have used before and will use after it."""
+
+    def __init__(
+        self,
+        storage: optuna.storages.BaseStorage,
+        *,
+        budget: Budget,
+        what: ResolvedStudy | None = None,
+        fates: Mapping[int, Fate] | None = None,
+        seed: int = 0,
+        sampler_name: Any = "random",
+        clock: Clock | None = None,
+        executor: Any = None,
+        tracker: Any = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        what = what or resolved()
+        direction = what.objective.direction if what.objective.minimize == "metric" else "minimize"
+        self.store = StudyStore(storage, what.name, direction=direction)
+        self.executor = executor or ScriptedExecutor(self.clock, fates=fates)
+        self.tracker = tracker or RecordingTracker()
+        self.stop_requested = Flag()
+        self.study = Study(
+            what,
+            budget=budget,
+            store=self.store,
+            lease=Lease(self.store, "a token", math.inf),  # never due for a refresh
+            executor=self.executor,
+            tracker=self.tracker,
+            sampler_name=sampler_name,
+            seed=seed,
+            stop_requested=self.stop_requested,
+            started=self.clock.now,
+            clock=self.clock,
+        )
+
+    def run(self) -> StudyEnded:
+        """Run to the end."""
+        *_, last = self.study.events()
+        assert isinstance(last, StudyEnded)
+        return last
+
+    def events(self) -> Iterator[StudyEvent]:
+        return self.study.events()
+
+    @property
+    def results(self) -> list[TrialResult]:
+        return self.store.results()
+
+
+def states(storage: optuna.storages.BaseStorage) -> list[str]:
+    """The states of the trials as anybody with Optuna sees them."""
+    return [t.state.name for t in optuna.load_study(study_name="s", storage=storage).get_trials()]
