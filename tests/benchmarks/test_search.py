@@ -33,9 +33,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_rows_of_two_methods(file: Path) -> None:
-    done = run(
-        "--workloads", str(file), "--methods", "random,tpe+cap+stop", "--budgets", "1,40", "--seeds", "2", "--json"
-    )
+    names = ["random", "tpe+cap+stop"]
+    chosen = ["--methods", ",".join(names), "--budgets", "1,40", "--seeds", "2"]
+    done = run("--workloads", str(file), *chosen, "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert [(r["set"], r["workload"], r["method"], r["budget"], r["seeds"]) for r in rows] == [
