@@ -39,6 +39,10 @@ def methods() -> dict[str, Method]:
     }
     if importlib.util.find_spec("cmaes"):
         found["cmaes"] = partial(_optuna, sampler=lambda seed: CmaEsSampler(seed=seed, warn_independent_sampling=False))
+    if importlib.util.find_spec("smac"):
+        from search_smac import smac
+
+        found["smac"] = smac
     if importlib.util.find_spec("scalesearch.core.planner"):
         found["scaling"] = _scaling
     return found
