@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import pickle
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from search_workloads import Case, run_trial
@@ -42,16 +44,8 @@ class Truth:
 
 
 def truth(case: Case) -> Truth:
-    """The truth about a case; kept in the temporary folder, as it takes up to some minutes."""
-    core = Path(scalesearch.core.__file__).parent
-    here = Path(__file__)
-    sources = [*sorted(core.glob("simulate/*.py")), core / "evaluation.py", core / "results.py", core / "stopping.py"]
-    sources += [here, here.with_name("search_workloads.py")]
-    content = b"".join(p.read_bytes() for p in sources) + repr(case).encode()
-    kept = Path(tempfile.gettempdir()) / f"scalesearch-truth-{hashlib.sha256(content).hexdigest()[:24]}.pickle"
-    if not kept.exists():
-        kept.write_bytes(pickle.dumps(_truth(case)))
-    found: Truth = pickle.loads(kept.read_bytes())
+    """The truth about a case, from the last run of the benchmark if it has not changed since."""
+    found: Truth = _kept("truth", _ALL_SOURCES, case, _truth)
     return found
 
 
@@ -61,13 +55,31 @@ def regrets(case: Case, parameters: Parameters, seeds: Sequence[int], *, unit: f
     return [r.reached.cost(case.minimize) / unit - 1.0 if r.reached else MISS_REGRET for r in runs]
 
 
+def _digest(sources: Iterable[Path]) -> bytes:
+    return hashlib.sha256(b"".join(p.read_bytes() for p in sources)).digest()
+
+
+_CORE = Path(scalesearch.core.__file__).parent
+_HERE = Path(__file__)
+# At import, so that all of one run of the benchmark agrees even if a file is edited meanwhile.
+_SIMULATION = _digest(sorted(_CORE.glob("simulate/*.py")))
+_OTHERS = [_CORE / "evaluation.py", _CORE / "results.py", _CORE / "stopping.py"]
+_ALL_SOURCES = _SIMULATION + _digest([*_OTHERS, _HERE, _HERE.with_name("search_workloads.py")])
+
+
+def _kept(what: str, sources: bytes, case: Case, compute: Callable[[Case], Any]) -> Any:
+    """What `compute` found about a case, kept in the temporary folder: it takes up to some minutes."""
+    key = hashlib.sha256(sources + repr(case).encode()).hexdigest()[:24]
+    kept = Path(tempfile.gettempdir()) / f"scalesearch-{what}-{key}.pickle"
+    if not kept.exists():
+        partial = kept.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(pickle.dumps(compute(case)))
+        partial.replace(kept)
+    return pickle.loads(kept.read_bytes())
+
+
 def _truth(case: Case) -> Truth:
-    decays = Decays(number=case.decays, factor=case.decay_factor)
-    smallest, largest = true_curve(case.workload, (1, 2**20), momentum=case.momentum, decays=decays)
-    critical = smallest.examples / largest.steps
-    centre = round(math.log2(critical))
-    sizes = [2**k for k in range(max(0, centre - SMALLER_OCTAVES), centre + LARGER_OCTAVES + 1)]
-    curve = true_curve(case.workload, sizes, momentum=case.momentum, decays=decays)
+    critical, curve = _kept("curve", _SIMULATION, case, _curve)
     cheapest = sorted(curve, key=lambda o: o.cost(case.minimize))
     unit = cheapest[0].cost(case.minimize)
     best = _best_with_noise(case, [o.parameters for o in cheapest[:2]], unit)
@@ -79,6 +91,16 @@ def _truth(case: Case) -> Truth:
         unit=unit * (1.0 + float(np.mean(regret))),
         misses=float(np.mean([r == MISS_REGRET for r in regret])),
     )
+
+
+def _curve(case: Case) -> tuple[float, tuple[Optimum, ...]]:
+    """The critical batch size, and the optima at the batch sizes around it."""
+    decays = Decays(number=case.decays, factor=case.decay_factor)
+    smallest, largest = true_curve(case.workload, (1, 2**20), momentum=case.momentum, decays=decays)
+    critical = smallest.examples / largest.steps
+    centre = round(math.log2(critical))
+    sizes = [2**k for k in range(max(0, centre - SMALLER_OCTAVES), centre + LARGER_OCTAVES + 1)]
+    return critical, true_curve(case.workload, sizes, momentum=case.momentum, decays=decays)
 
 
 def _best_with_noise(case: Case, starts: Sequence[Parameters], unit: float) -> Parameters:
