@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Goal, Objective
 from scalesearch.core.schedule import Linear, Piecewise, first_step_from
@@ -29,14 +27,7 @@ def count(value: float) -> str:
         return f"{value:,.0f}"
     rounded = float(f"{value:.3g}")  # before the unit is chosen: 999,600 is 1M, not 1000k
     power, suffix = next(((p, s) for p, s in ((9, "G"), (6, "M")) if rounded >= 10**p), (3, "k"))
-    return f"{_significant(rounded / 10**power)}{suffix}"
-
-
-def _significant(value: float) -> str:
-    """Three significant digits, without an exponent."""
-    decimals = max(0, 2 - math.floor(math.log10(value)))
-    text = f"{value:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
+    return f"{rounded / 10**power:,.2f}".rstrip("0").rstrip(".") + suffix
 
 
 def cost(value: float, goal: Goal) -> str:

@@ -45,6 +45,7 @@ def test_amounts_in_examples() -> None:
     assert Amount(5e6, "examples").examples(train_examples=1437) == 5_000_000
     assert Amount(75, "%").examples(train_examples=1437, max_examples=10_000) == 7500
     assert Amount(1e-9, "epochs").examples(train_examples=1437) == 1
+    assert Amount(1e-9, "%").examples(train_examples=1437, max_examples=10_000) == 1
     with pytest.raises(ValueError, match="percentage"):
         Amount(75, "%").examples(train_examples=1437)
 

@@ -186,6 +186,11 @@ def test_an_optimum_at_the_edge_of_what_was_tried_is_a_caveat(best: int, side: s
     assert list(result.caveats) == edge
 
 
+def test_of_two_batch_sizes_either_is_at_the_edge() -> None:
+    caveats = found(*(trial(b, REACHED, Outcome.REACHED, batch=b) for b in (16, 64))).caveats
+    assert any("is the largest that was tried" in c or "is the smallest that was tried" in c for c in caveats)
+
+
 def test_a_curve_comes_with_its_caveat() -> None:
     caveats = found(*scaling([8, 16, 32, 64])).caveats
     assert any(c.startswith("S(B) is fitted to the best trials found so far") for c in caveats)

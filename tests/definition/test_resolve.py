@@ -111,8 +111,8 @@ def test_the_remedy_works(define: Define) -> None:
 
 
 def test_micro_batches_are_named_where_there_are_some(define: Define) -> None:
-    message = refusal(define("accumulation = 1", "accumulation = 64"), replicas=4)
-    assert "can be shared equally by 4 replicas × 64 micro-batches; set `high` to at least 256" in message
+    message = refusal(define("accumulation = 1", "accumulation = 2"), replicas=64)
+    assert "can be shared equally by 64 replicas × 2 micro-batches; set `high` to at least 128" in message
 
 
 SGD = ('optimizer = "momentum"', 'optimizer = "sgd"')

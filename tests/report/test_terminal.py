@@ -235,6 +235,17 @@ def test_on_a_terminal_lines_fit_it_but_code_is_never_wrapped(width: int) -> Non
     assert [line.rstrip() for line in code.splitlines()[: len(expected)]] == expected
 
 
+def test_the_recommended_batch_size_stands_out() -> None:
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=100, color_system="standard")
+    findings = found(trial(0, batch=32), trial(1, batch=512, values=(0.9, 0.0)))
+    print_findings(console, findings, replicas=2, train_examples=TRAIN_EXAMPLES, optimizer="momentum")
+    rows = {row.split()[-1]: row for row in text.getvalue().splitlines() if "1 / 1" in row}
+    bold = [row for row in rows.values() if "\x1b[1m" in row]
+    assert len(bold) == 1
+    assert "512" in bold[0]
+
+
 def test_markup_in_names_is_shown_as_it_is() -> None:
     objective = Objective(metric="val/[bold]", direction="minimize", target=0.1, minimize="seconds")
     assert "no trial reached val/[bold] < 0.1" in printed(found(objective=objective))

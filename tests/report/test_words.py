@@ -96,6 +96,11 @@ def test_settings_without_decay(schedule: Schedule) -> None:
     assert settings(schedule, momentum=None, replicas=1) == "global batch 2,048, learning rate 0.0001, no decay"
 
 
+@pytest.mark.parametrize(("replicas", "share"), [(1, ""), (2, " (1,024 per replica)")])
+def test_settings_name_the_share_of_a_replica_where_there_are_several(replicas: int, share: str) -> None:
+    assert settings(Constant(learning_rate=0.1), replicas=replicas).startswith(f"global batch 2,048{share}, ")
+
+
 def test_settings_name_micro_batches() -> None:
     text = settings(Constant(learning_rate=0.1), replicas=1, accumulation=4)
     assert text.startswith("global batch 2,048 (512 per replica × 4 micro-batches), ")
