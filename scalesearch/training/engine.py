@@ -53,10 +53,8 @@ class MirroredTrainer:
         self._data = data
         self._optimizer_name = optimizer
         self._strategy = _mirrored_strategy(devices)
-        self._resident_bytes_limit = resident_bytes_limit
         with self._strategy.scope():
-            self.model = build_model(workload, data.train, seed=0)
-        """The model of the running trial, or of the last one."""
+            self._model = build_model(workload, data.train, seed=0)
         augmentation = workload.augmentation
         self._stream = open_stream(
             self._strategy,
@@ -65,7 +63,7 @@ class MirroredTrainer:
             resident_bytes_limit=resident_bytes_limit,
         )
         self._evaluators = {
-            name: Evaluator(self._strategy, self.model, workload, split, resident_bytes_limit=resident_bytes_limit)
+            name: Evaluator(self._strategy, self._model, workload, split, resident_bytes_limit=resident_bytes_limit)
             for name, split in (("validation", data.validation), ("test", data.test))
             if split is not None
         }
@@ -79,6 +77,11 @@ class MirroredTrainer:
     def replicas(self) -> int:
         """The number of replicas that a global batch is divided over."""
         return int(self._strategy.num_replicas_in_sync)
+
+    @property
+    def model(self) -> Any:
+        """The Keras model, with the weights of the running trial, or of the last one."""
+        return self._model
 
     def train(self, parameters: Parameters, *, seed: int, plan: EvaluationPlan) -> Iterator[Measurement]:
         """Train from the initial weights of `seed`; yield a measurement at step 0 and at each step of the plan.
@@ -141,8 +144,8 @@ class MirroredTrainer:
         rebuild = self._optimizer_name == "workload" and momentum != self._loop_momentum
         if self._loop is None or rebuild:
             with self._strategy.scope():
-                optimizer = DeviceOptimizer(self._optimizer_name, self.model, self._workload, momentum=momentum)
-            self._loop = TrainingLoop(self._strategy, self.model, optimizer, self._workload, self._stream)
+                optimizer = DeviceOptimizer(self._optimizer_name, self._model, self._workload, momentum=momentum)
+            self._loop = TrainingLoop(self._strategy, self._model, optimizer, self._workload, self._stream)
             self._loop_momentum = momentum
         return self._loop
 

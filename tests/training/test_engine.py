@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from time import perf_counter, sleep
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule, rate
-from scalesearch.errors import OutOfMemory, StudyError, WorkloadError
+from scalesearch.errors import OutOfMemory, StudyError
 from scalesearch.training.engine import MirroredTrainer
 from scalesearch.workloads.workload import Augmentation
 
@@ -182,7 +181,9 @@ def oversized_tensor(too_many: Any) -> Any:
 @pytest.mark.parametrize(
     ("replicas", "accumulation", "fail"),
     [
-        *product(REPLICAS, [1, 2], [memory_error]),
+        (1, 1, memory_error),
+        (2, 2, memory_error),
+        (4, 1, memory_error),
         (1, 1, oversized_tensor),  # only once: TensorFlow waits 10 s for memory before it gives up
     ],
 )
@@ -218,33 +219,6 @@ def test_out_of_memory_while_tracing_leaves_the_trainer_usable() -> None:
 def test_a_batch_that_cannot_be_divided_is_refused(batch: int, replicas: int, accumulation: int, nearest: str) -> None:
     with pytest.raises(StudyError, match=f"but got {batch} with {replicas} replicas × {accumulation}.*{nearest}"):
         run(momentum_trainer("dense", replicas), batch=batch, accumulation=accumulation, momentum=0.8)
-
-
-def test_a_model_that_cannot_be_built_is_named() -> None:
-    def build_model() -> Any:
-        raise KeyError("width")
-
-    with pytest.raises(WorkloadError, match=r"tiny/dense.*build_model raised KeyError: 'width'"):
-        trainer(replace(DENSE, build_model=build_model))
-    with pytest.raises(WorkloadError, match=r"tiny/dense.*must return a keras\.Model, but returned 3"):
-        trainer(replace(DENSE, build_model=lambda: 3))
-
-
-@pytest.mark.parametrize("replicas", REPLICAS)
-def test_a_model_that_is_not_built_yet(replicas: int) -> None:
-    class Late(keras.Model):  # type: ignore[misc]  # Keras has no types
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers_ = [keras.layers.Flatten(), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)]
-
-        def call(self, inputs: Any) -> Any:
-            for layer in self.layers_:
-                inputs = layer(inputs)
-            return inputs
-
-    used = trainer(replace(DENSE, build_model=Late), replicas=replicas, optimizer="momentum")
-    run(used, momentum=0.8)
-    assert difference(weights(used), trained("dense", replicas=1)) < 1e-5
 
 
 def test_one_golden_step() -> None:

@@ -186,7 +186,7 @@ def test_a_loss_that_is_not_per_example_is_refused() -> None:
         run(used)
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_mixed_precision_scales_the_loss(replicas: int) -> None:
     def build_model() -> Any:
         policy = keras.config.dtype_policy()

@@ -14,7 +14,7 @@ import tensorflow as tf
 from scalesearch.errors import DefinitionError, WorkloadError
 from scalesearch.training.data import stream_indices
 
-from .tiny import DENSE, EXAMPLES, IMAGES, REPLICAS, difference, linear, one_hot, run, trainer, weights
+from .tiny import DENSE, EXAMPLES, IMAGES, difference, linear, one_hot, run, trainer, weights
 
 
 def keras_weights(optimizer: Any, *, seed: int = 5) -> list[Any]:
@@ -39,7 +39,7 @@ OPTIMIZERS: dict[str, tuple[float | None, float, Callable[[float], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
+@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_steps_are_those_of_keras(name: str, replicas: int) -> None:
     momentum, rate, reference = OPTIMIZERS[name]
@@ -50,19 +50,19 @@ def test_steps_are_those_of_keras(name: str, replicas: int) -> None:
     assert difference(weights(used), keras_weights(reference(rate))) < 2e-5
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_the_optimizer_of_a_workload_gets_each_momentum(replicas: int) -> None:
     def build_optimizer(learning_rate: Any, momentum: float | None) -> Any:
         assert isinstance(momentum, float)
         return keras.optimizers.SGD(learning_rate, momentum=momentum)
 
     used = trainer(replace(DENSE, build_optimizer=build_optimizer), replicas=replicas, optimizer="workload")
-    for momentum in (0.8, 0.5, 0.8):
+    for momentum in (0.8, 0.5):
         run(used, momentum=momentum)
         assert difference(weights(used), keras_weights(keras.optimizers.SGD(0.5, momentum=momentum))) < 1e-5
 
 
-@pytest.mark.parametrize("replicas", REPLICAS)
+@pytest.mark.parametrize("replicas", [1, 2])
 def test_an_optimizer_that_clips_sees_the_global_gradient(replicas: int) -> None:
     def build_optimizer(learning_rate: Any, momentum: float | None) -> Any:
         return keras.optimizers.SGD(learning_rate, global_clipnorm=0.05)
