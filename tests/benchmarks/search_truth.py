@@ -96,8 +96,8 @@ def _truth(case: Case) -> Truth:
 def _curve(case: Case) -> tuple[float, tuple[Optimum, ...]]:
     """The critical batch size, and the optima at the batch sizes around it."""
     decays = Decays(number=case.decays, factor=case.decay_factor)
-    smallest, largest = true_curve(case.workload, (1, 2**20), momentum=case.momentum, decays=decays)
-    critical = smallest.examples / largest.steps
+    small, large = true_curve(case.workload, (8, 2**20), momentum=case.momentum, decays=decays)
+    critical = small.examples / large.steps  # the fewest examples, over the fewest steps
     centre = round(math.log2(critical))
     sizes = [2**k for k in range(max(0, centre - SMALLER_OCTAVES), centre + LARGER_OCTAVES + 1)]
     return critical, true_curve(case.workload, sizes, momentum=case.momentum, decays=decays)

@@ -19,7 +19,7 @@ from scalesearch.core.simulate.trajectory import Pieces, constant_pieces, first_
 from scalesearch.core.simulate.workload import SimulatedWorkload
 from scalesearch.errors import WorkloadError
 
-MAX_STEPS = 2**24
+MAX_STEPS = 2**28
 POPULATION = 64
 GENERATIONS = 50
 TIGHT_SPREAD = 1e-3  # in log steps, of the population at which a search has converged
@@ -54,16 +54,16 @@ class Optimum:
 def true_steps(workload: SimulatedWorkload, parameters: Parameters) -> float:
     """Steps to the target, free of noise and interpolated between whole ones; inf if MAX_STEPS do not reach it."""
     batch, momentum = parameters.global_batch_size, parameters.momentum or 0.0
-    end = max(1024, *(4 * b // batch for b in parameters.schedule.boundaries), 1)
-    while end <= MAX_STEPS:
+    # Begun short, as a short run is divided into finer pieces.
+    end = min(MAX_STEPS, max([1024, *(4 * b // batch for b in parameters.schedule.boundaries)]))
+    while True:
         pieces = pieces_of(workload, parameters.schedule, batch=batch, momentum=momentum, end_step=end)
         one_run = Pieces(pieces.rates[:, None], pieces.steps[:, None])
         level = workload.loss_at(workload.target)
         steps, _ = first_crossing(workload, one_run, batch=batch, momentum=momentum, loss=level)
-        if np.isfinite(steps[0]):
+        if np.isfinite(steps[0]) or end == MAX_STEPS:
             return float(steps[0])
-        end *= 4
-    return float("inf")
+        end = min(4 * end, MAX_STEPS)
 
 
 def true_cost(workload: SimulatedWorkload, parameters: Parameters, goal: Goal) -> float:
