@@ -34,9 +34,10 @@ class Problem:
 def problem(case: Case, truth: Truth, *, seed: int, guess_factor: float) -> Problem:
     """The problem that a seed poses.
 
-    The space has 10 octaves of batch, 4 decades of learning rate and boundaries over a factor of 50, more only where the
-    optimum would lie within two octaves, or a factor of four, of an edge; where it lies in them is random. The first guess has a batch from an eighth to twice the critical one, a learning rate that is
-    off by about `guess_factor`, three times in four too low, and boundaries that are off by about 1.3.
+    The space has 10 octaves of batch, 4 decades of learning rate and boundaries over a factor of 50, and more only
+    where the optimum would lie within two octaves, or a factor of four, of an edge; where it lies in them is random.
+    The first guess has a batch from an eighth to twice the critical one, a learning rate that is off by about
+    `guess_factor`, three times in four too low, and boundaries that are off by about 1.3.
     """
     random = np.random.default_rng((seed, 1))
     centre = round(math.log2(truth.critical_batch)) + int(random.integers(-1, 2))
