@@ -88,7 +88,7 @@ def _sqlite(url: str) -> optuna.storages.BaseStorage:
 
     event.listen(storage.engine, "connect", configure)
     storage.engine.dispose()  # connections made before the listener keep the slow mode
-    return storage
+    return optuna.storages.get_storage(storage)  # with its cache of finished trials
 
 
 def study_names(storage: optuna.storages.BaseStorage) -> list[str]:
@@ -116,6 +116,7 @@ class StudyStore:
         self._study_id = storage.get_study_id_from_name(name)
         self._capping = CappingPruner()
         self._incumbent: float | None = None
+        self._incumbent_is_known = False
         self._trials: dict[int, optuna.Trial] = {}
         self._flushed: dict[int, float] = {}
 
@@ -213,8 +214,9 @@ class StudyStore:
 
         Asked at every evaluation while the worker waits, so the incumbent is read from storage once per trial only.
         """
-        if self._incumbent is None:
+        if not self._incumbent_is_known:
             self._incumbent = incumbent_cost(self._study)
+            self._incumbent_is_known = True
         return self._capping.is_beaten(cost_so_far, by=self._incumbent)
 
     def tell(self, result: TrialResult, objective: Objective) -> None:
@@ -232,7 +234,7 @@ class StudyStore:
         self._set_trial_attribute(result.number, "result", result_to_json(result))
         self._study.tell(result.number, value if state is TrialState.COMPLETE else None, state=state)
         self._results[result.number] = result
-        self._incumbent = None
+        self._incumbent_is_known = False
 
     def results(self) -> list[TrialResult]:
         """All finished trials, in order of their number; read from storage once, as a study has one driver."""

@@ -13,6 +13,7 @@ from scalesearch.core.results import Cost, Objective, Outcome, TrialResult
 from scalesearch.core.space import SearchSpace
 from scalesearch.errors import StudyError
 from scalesearch.search import storage as storage_module
+from scalesearch.search.pruner import incumbent_cost
 from scalesearch.search.storage import FAR_FROM_TARGET, StudyStore, open_storage, study_names
 
 from .conftest import OpenStore
@@ -165,6 +166,25 @@ def test_a_trial_can_no_longer_win_once_it_has_cost_more_than_the_incumbent(
     for driver in (store, open_store()):
         assert not driver.can_no_longer_win(187.5)
         assert driver.can_no_longer_win(187.6)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REACHED, Outcome.CAPPED])
+def test_the_incumbent_is_read_once_per_trial(
+    store: StudyStore, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """The worker waits for it at every evaluation, also while there is no incumbent yet."""
+    reads: list[None] = []
+
+    def read(study: optuna.Study) -> float | None:
+        reads.append(None)
+        return incumbent_cost(study)
+
+    monkeypatch.setattr(storage_module, "incumbent_cost", read)
+    for trials in (1, 2):
+        tell(store, outcome)
+        for _ in range(5):
+            store.can_no_longer_win(1.0)
+        assert len(reads) == trials
 
 
 def test_tpe_learns_from_trials_that_all_missed_the_target(store: StudyStore) -> None:
