@@ -19,7 +19,7 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,7 +27,6 @@ from typing import Any, TypeVar
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import track
 from rich.table import Column, Table
 from search_environment import Environment, problem, regret_or_miss
 from search_methods import methods
@@ -181,9 +180,12 @@ def _cell(row: Row) -> str:
     return f"{row['median']:.2f} \\[{low:.2f} {high:.2f}]\n{row['p90']:.2f}, {row['missed']:.0%}"
 
 
-def _shown(results: Iterator[T], total: int, what: str) -> Iterator[T]:
+def _shown(results: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The same, with a progress line on stderr."""
-    yield from track(results, total=total, description=what, console=Console(stderr=True))
+    for done, result in enumerate(results, start=1):
+        sys.stderr.write(f"\r{what}: {done} of {total}" + ("\n" if done == total else ""))
+        sys.stderr.flush()
+        yield result
 
 
 def _yield_to_others() -> None:
