@@ -11,6 +11,7 @@ from typing import Protocol
 
 from scalesearch.core.budget import Budget, Spent, spent, unit_that_ends_a_trial, unit_that_forbids_a_trial
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.planner import Planner, Proposal
 from scalesearch.core.recommend import Findings, findings
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing
 from scalesearch.core.stopping import verdict
@@ -223,8 +224,10 @@ class Study:
         return None
 
     def _start_trial(self) -> TrialStarted:
-        trial = self._store.ask(self._resolved.space, sampler_name=self._sampler_name, seed=self._seed)
         objective = self.objective
+        trial = self._store.ask(
+            self._resolved.space, sampler_name=self._sampler_name, seed=self._seed, planner=self._planner(objective)
+        )
         request = TrialRequest(
             number=trial.number,
             parameters=trial.parameters,
@@ -264,10 +267,33 @@ class Study:
             return Outcome.INTERRUPTED, f"the budget was spent ({UNIT_NAMES[unit]})"
         if running.trial.is_baseline or running.objective.minimize == "metric":
             return None
+        if self._sampler_name == "scaling":
+            return self._why_planner_stops(running)
         so_far = _cost_to_date(running.measurements[-1], running.objective)
         if self._store.can_no_longer_win(so_far):
             return Outcome.CAPPED, f"{so_far:,.4g} {running.objective.minimize} is more than the best trial needed"
         return None
+
+    def _why_planner_stops(self, running: _Running) -> tuple[Outcome, str] | None:
+        """Capped trials of the planner: by the cap that it gave them, or because their curve misses the target."""
+        trial, results = running.trial, self._store.results()
+        planner = self._planner(running.objective)
+        per_step = planner.cost_per_step(results)(trial.parameters.global_batch_size)
+        proposal = Proposal(trial.parameters, cap=trial.cap, why=trial.why)
+        if trial.cap is not None and running.measurements[-1].step * per_step > trial.cap:
+            return Outcome.CAPPED, f"it had its share ({trial.why})"
+        if planner.should_stop(running.measurements, proposal, results):
+            return Outcome.CAPPED, "its learning curve, carried on, misses the target"
+        return None
+
+    def _planner(self, objective: Objective) -> Planner:
+        return Planner(
+            space=self._resolved.space,
+            objective=objective,
+            max_examples=self._resolved.max_examples,
+            first_guess=self._resolved.baseline,
+            seed=self._seed,
+        )
 
     def _refuse_met_at_initialisation(self, running: _Running) -> None:
         first = running.measurements[0]
@@ -313,7 +339,7 @@ class Study:
 
     def _result(self, running: _Running, event: Ended) -> TrialResult:
         outcome, reason = running.stop or (event.failure or Outcome.EXHAUSTED, event.reason or "it ran its full length")
-        if outcome is Outcome.EXHAUSTED and running.objective.target is None and self._resolved.target_from_baseline:
+        if outcome is Outcome.EXHAUSTED and running.trial.is_baseline and self._target_is_open:
             self._store.keep("target", _value_held_at_the_end(running.measurements, running.objective))
         reached = crossing(running.measurements, self.objective)
         if reached is not None and outcome is Outcome.EXHAUSTED:

@@ -164,7 +164,7 @@ def studies(storage: str, as_json: bool) -> None:
     stores = [StudyStore(opened, name) for name in study_names(opened)]
     summaries = [Summary.of(store) for store in stores if Summary.exists(store)]
     if as_json:
-        click.echo(json.dumps([summary.as_json() for summary in summaries]))
+        click.echo(json.dumps([summary.as_json() for summary in summaries], allow_nan=False))
         return
     if not summaries:
         click.echo(f"No studies in {storage}.")

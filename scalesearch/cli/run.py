@@ -65,7 +65,9 @@ def run_study(options: StudyOptions, *, started: float) -> int:
         with console.status(f"starting a worker with {definition.workload.name}"):
             ready = executor.start()
         resolved = _resolve(options, definition, ready)
-        console.print(f"Study {resolved.name}: {definition.workload.name} on {_devices(ready)}", highlight=False)
+        console.print(
+            f"Study {resolved.name}: {definition.workload.name} on {_devices(ready)}", highlight=False, soft_wrap=True
+        )
         store = StudyStore(storage, resolved.name, direction=_direction(resolved))
         # Before anything is written, here or in MLflow: the study may be another driver's.
         lease = take_lease(store)
@@ -257,14 +259,14 @@ def _finish_tracking(
 def _say_how_to_go_on(
     console: Console, options: StudyOptions, tracker: MlflowTracker | NullTracker, ended: StudyEnded
 ) -> None:
-    console.print(f"Ended: {escape(ended.stopped_by)}.", highlight=False)
-    console.print("Continue: the same command, with a larger --budget if it is spent.", highlight=False)
+    console.print(f"Ended: {escape(ended.stopped_by)}.", highlight=False, soft_wrap=True)
+    console.print("Continue: the same command, with a larger --budget if it is spent.", highlight=False, soft_wrap=True)
     links = tracker.links
     if links is None:
         return
     address = options.tracking_uri or ""
     if not address.startswith("http"):
-        console.print(f"Browse:   mlflow ui --backend-store-uri {address}   then open", highlight=False)
+        console.print(f"Browse:   mlflow ui --backend-store-uri {address}   then open", highlight=False, soft_wrap=True)
         address = "http://localhost:5000"
     for link in (links.study, links.charts, links.trials):
         console.print(f"          {address.rstrip('/')}/{link}", highlight=False, soft_wrap=True)

@@ -57,7 +57,7 @@ class Summary:
     def show(self, *, as_json: bool) -> None:
         """Print it on stdout."""
         if as_json:
-            click.echo(json.dumps(self.as_json()))
+            click.echo(json.dumps(self.as_json(), allow_nan=False))
             return
         console = Console()
         print_findings(
@@ -67,8 +67,8 @@ class Summary:
             train_examples=self.train_examples,
             optimizer=self.optimizer,
         )
-        console.print(f"Trials: {outcome_counts(self.findings.outcomes) or 'none'}", highlight=False)
-        console.print(f"Spent:  {spending(self.budget, self.spent)}", highlight=False)
+        console.print(f"Trials: {outcome_counts(self.findings.outcomes) or 'none'}", highlight=False, soft_wrap=True)
+        console.print(f"Spent:  {spending(self.budget, self.spent)}", highlight=False, soft_wrap=True)
 
     def as_json(self) -> dict[str, Any]:
         """It as one JSON object."""

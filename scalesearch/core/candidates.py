@@ -75,7 +75,7 @@ class Candidates:
 
     def _moved(self, axis: Axis, value: float, width: float) -> float:
         if axis.integer:
-            return value + int(round(self.rng.normal() * max(1.0 * width, 0.6)))
+            return value + round(self.rng.normal() * max(1.0 * width, 0.6))
         if axis.log:
             scale = 0.25 if axis.name == "effective_learning_rate" else 0.3
             return float(value * np.exp(scale * width * self.rng.normal()))

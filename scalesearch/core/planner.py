@@ -19,11 +19,12 @@ import numpy as np
 from scalesearch.core.candidates import Candidates
 from scalesearch.core.extrapolation import misses_target
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import Measurement, Objective, TrialResult
+from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
 from scalesearch.core.schedule import Constant
 from scalesearch.core.space import SearchSpace
 from scalesearch.core.step_time import fit_step_times
 from scalesearch.core.surrogate.belief import Belief, believe
+from scalesearch.core.surrogate.cost import odds
 from scalesearch.core.surrogate.stability import log_point
 
 RANGE = "range of learning rates"
@@ -31,6 +32,7 @@ RANGE_FACTOR = 3.0
 RANGE_TRIALS = 9
 RANGE_SHARE = 0.02  # of a full-length run, for each range trial, unless momentum needs longer to show
 RANGE_MOST_SHARE = 0.05
+LEAST_CHANCE = 0.1
 UNREACHED_SHARE = 0.4  # of a full-length run, for a run that is to show the model more
 
 
@@ -68,7 +70,8 @@ class Planner:
     seed: int = 0
 
     def propose(self, results: Sequence[TrialResult]) -> Proposal:
-        """The next trial."""
+        """The next trial. Interrupted trials count for nothing, so that an interruption changes no proposal."""
+        results = [r for r in results if r.outcome is not Outcome.INTERRUPTED]
         belief = self._belief(results)
         if (range_trial := self._range_trial(results, belief)) is not None:
             return range_trial
@@ -109,7 +112,7 @@ class Planner:
     def _range_trial(self, results: Sequence[TrialResult], belief: Belief) -> Proposal | None:
         """The next rung of the ladder of learning rates at one batch size, or None once an unstable one is known."""
         start, stability = self._start(), belief.stability
-        if any(r.reached for r in results) or len(results) >= RANGE_TRIALS:
+        if len(results) >= RANGE_TRIALS:
             return None
         _, log_rate = log_point(start)
         here = log_point(start)[0]
@@ -175,22 +178,18 @@ class Planner:
         return steps
 
     def _first_hit(self, candidates: Candidates, belief: Belief) -> Proposal:
-        """The cheapest expected run, or one that shows the model more if it sees no way to the target."""
+        """The best odds of a first hit per cost, or a run that shows the model more if it sees no way to the target."""
         if belief.model is not None:
             smallest = self.space.batch_sizes.values()[0]
-            cap = self._full_cost(replace(self._start(), global_batch_size=smallest), belief)
-            pool, expected = candidates.search(lambda c: belief.expected_costs(c, cap=cap).expected.mean(axis=0))
-            best = pool[int(np.argmin(expected))]
-            costs = belief.expected_costs([best], cap=cap)
-            if costs.miss.mean() < 0.9:
-                hit = float(np.median(costs.hit))
-                limit = belief.cap_factor * 1.5 * hit * (1.0 + belief.misses_so_far * 0.3)
-                return Proposal(best, cap=min(limit, self._full_cost(best, belief)), why="first hit")
+            full = self._full_cost(replace(self._start(), global_batch_size=smallest), belief)
+            pool, cost_per_hit = candidates.search(lambda c: odds(belief.expected_costs(c, cap=full))[0])
+            best = pool[int(np.argmin(cost_per_hit))]
+            _, cap, chance = odds(belief.expected_costs([best], cap=full))
+            if chance[0] >= LEAST_CHANCE:
+                return Proposal(best, cap=min(float(cap[0]), self._full_cost(best, belief)), why="first hit")
         explore = candidates.without_decay()
         share = UNREACHED_SHARE * (1.0 + 0.5 * belief.misses_so_far)
-        return Proposal(
-            explore, cap=min(share, 1.0) * self._full_cost(explore, belief), why="show the model more"
-        )
+        return Proposal(explore, cap=min(share, 1.0) * self._full_cost(explore, belief), why="show the model more")
 
     def _improve(self, candidates: Candidates, belief: Belief) -> Proposal:
         incumbent = belief.incumbent

@@ -164,7 +164,7 @@ class SearchSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | MomentumBounds | None = None
     """Fixed or searched; for Adam it is β1. By default 0.9 for optimizers that have one."""
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
-    sampler: Literal["tpe", "random", "qmc"] = "tpe"
+    sampler: Literal["scaling", "tpe", "random", "qmc"] = "tpe"
     """Optuna's multivariate TPE, random search, or a scrambled Sobol sequence."""
 
 

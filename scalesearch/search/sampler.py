@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 import optuna
 
-SamplerName = Literal["tpe", "random", "qmc"]
+SamplerName = Literal["scaling", "tpe", "random", "qmc"]
 
 
-def sampler(name: SamplerName, *, seed: int, position: int) -> optuna.samplers.BaseSampler:
-    """The sampler for the trial at `position` (from 0) in a study with `seed`.
+def optuna_sampler(name: Literal["tpe", "random", "qmc"], *, seed: int, position: int) -> optuna.samplers.BaseSampler:
+    """Optuna's sampler for the trial at `position` (from 0) in a study with `seed`.
 
     A fresh one for every trial, seeded by both: the points do not repeat when a study is continued, and are the same
     as if it had never stopped. The Sobol sequence keeps its seed, as its position is kept in the study.

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from sqlalchemy import event
 
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.planner import Planner
 from scalesearch.core.recommend import best_value, cost
 from scalesearch.core.results import Cost, Direction, Measurement, Objective, Outcome, TrialResult
-from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.core.space import SearchSpace
 from scalesearch.errors import StudyError
 from scalesearch.search.pruner import CappingPruner, incumbent_cost
 from scalesearch.search.records import (
@@ -29,7 +29,8 @@ from scalesearch.search.records import (
     result_from_json,
     result_to_json,
 )
-from scalesearch.search.sampler import SamplerName, sampler
+from scalesearch.search.sampler import SamplerName, optuna_sampler
+from scalesearch.search.scaling import CAP, WHY, ScalingSampler, distributions
 
 FLUSH_SECONDS = 1.0
 SQLITE_LOCK_SECONDS = 60
@@ -57,6 +58,9 @@ class OpenTrial:
     parameters: Parameters
     seed: int
     is_baseline: bool
+    cap: float | None = None
+    """The cost, in the goal's unit, after which to stop it; None: no cap of its own."""
+    why: str = ""
 
 
 def open_storage(url: str) -> optuna.storages.BaseStorage:
@@ -153,11 +157,17 @@ class StudyStore:
 
     # Asking and telling
 
-    def ask(self, space: SearchSpace, *, sampler_name: SamplerName, seed: int) -> OpenTrial:
-        """The next trial: a queued one, or what the sampler proposes."""
+    def ask(
+        self, space: SearchSpace, *, sampler_name: SamplerName, seed: int, planner: Planner | None = None
+    ) -> OpenTrial:
+        """The next trial: a queued one, or what the sampler proposes; `scaling` needs its planner."""
         position = self._position()
-        self._study.sampler = sampler(sampler_name, seed=seed, position=position)
-        trial = self._study.ask(_distributions(space))
+        if sampler_name == "scaling":
+            assert planner is not None
+            self._study.sampler = ScalingSampler(planner, history=lambda study: self.results())
+        else:
+            self._study.sampler = optuna_sampler(sampler_name, seed=seed, position=position)
+        trial = self._study.ask(distributions(space))
         attributes = trial.user_attrs
         if "parameters" in attributes:
             parameters = PARAMETERS.validate_python(attributes["parameters"])
@@ -172,6 +182,8 @@ class StudyStore:
             parameters=parameters,
             seed=trial_seed,
             is_baseline=attributes.get("is_baseline", False),
+            cap=attributes.get(CAP),
+            why=attributes.get(WHY, ""),
         )
 
     def enqueue(self, parameters: Parameters, space: SearchSpace, *, is_baseline: bool = False) -> None:
@@ -301,16 +313,6 @@ class StudyStore:
     def _set_trial_attribute(self, number: int, key: str, value: Any) -> None:
         trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
         self._storage.set_trial_user_attr(trial_id, key, value)
-
-
-def _distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
-    return {axis.name: _distribution(axis) for axis in space.axes()}
-
-
-def _distribution(axis: Axis) -> BaseDistribution:
-    if axis.integer:
-        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
-    return FloatDistribution(axis.low, axis.high, log=axis.log)
 
 
 def _trial_seed(study_seed: int, number: int) -> int:

@@ -74,7 +74,7 @@ class Belief:
         costs = self.expected_costs(candidates, cap=cap)
         _, deviation = self.residual.at(candidates)
         spread = np.exp(deviation * _antithetic(len(costs.hit))[:, None])
-        gain = np.maximum(self.incumbent.cost - costs.expected * spread, 0.0).mean(axis=0)
+        gain = np.maximum(self.incumbent.cost - costs.expected() * spread, 0.0).mean(axis=0)
         trial = (costs.hit * (1.0 - costs.miss) + cap * costs.miss).mean(axis=0)
         return np.asarray(gain / trial**COST_EXPONENT)
 

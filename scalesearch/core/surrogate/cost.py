@@ -18,6 +18,7 @@ from scalesearch.core.surrogate.loss_curves import LossCurves
 from scalesearch.core.surrogate.modes import Array, runs_of
 
 GRID_POINTS = 56
+CAP_MARGIN = 1.2
 MISS_FACTOR = 3.0  # a missed target costs as much as three runs that reach it
 
 
@@ -46,10 +47,9 @@ class Costs:
     hit: Array
     miss: Array
 
-    @property
-    def expected(self) -> Array:
-        """Expected cost (members, candidates) with the chance of a miss."""
-        return np.asarray(self.hit * (1.0 + (MISS_FACTOR - 1.0) * self.miss))
+    def expected(self, *, miss_factor: float = MISS_FACTOR) -> Array:
+        """Expected cost (members, candidates); a miss costs `miss_factor` times a hit."""
+        return np.asarray(self.hit * (1.0 + (miss_factor - 1.0) * self.miss))
 
 
 def predict_costs(
@@ -77,6 +77,23 @@ def predict_costs(
         hits += crossed
     hit = np.where(hits > 0, total / np.maximum(hits, 1), cap)
     return Costs(hit, 1.0 - hits / draws)
+
+
+def odds(costs: Costs) -> tuple[Array, Array, Array]:
+    """Expected cost per hit of each candidate under its best cap, that cap, and the chance of a hit within it.
+
+    A run that is stopped at a cap spends min(cost, cap); of all caps, the one with the most hits per cost is best. Each
+    member of the ensemble is one opinion of the cost.
+    """
+    order = np.argsort(costs.hit, axis=0)
+    hit, chance = np.take_along_axis(costs.hit, order, 0), np.take_along_axis(1.0 - costs.miss, order, 0)
+    members = len(hit)
+    caps = CAP_MARGIN * hit
+    within = np.cumsum(chance, axis=0) / members
+    spent = (np.cumsum(hit * chance, axis=0) + caps * (members - np.cumsum(chance, axis=0))) / members
+    per_hit = spent / np.maximum(within, 1e-6)
+    best = np.argmin(per_hit, axis=0)[None]
+    return tuple(np.take_along_axis(a, best, 0)[0] for a in (per_hit, caps, within))
 
 
 def _grid(starts: Array, most_steps: Array) -> Array:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import nnls
 
@@ -20,6 +21,7 @@ from scalesearch.core.surrogate.modes import Array, Runs, features, runs_of
 POINTS_PER_RUN = 28
 RELATIVE_ERROR = 0.03  # of one point of a curve: model error and evaluation noise together
 NEAR_TARGET = 0.4  # log distance to the target at which a point weighs half
+NOISE_SHARE_ERROR = 0.25
 UNSTABLE = 2.0  # a mode with e λ above this grows: a run that did not diverge proves that there is none
 
 
@@ -71,13 +73,16 @@ def fit_loss_curves(
     count = len(modes)
     reference = np.exp(np.mean(np.log(runs.batch)))
     unit = np.concatenate([np.ones(count), np.full(count, reference)])  # noise in units of the typical batch
+    last = _end_of_longest_plateau(curves, modes)
+    shares = (rng.permutation(members) + 0.5) / members
     fits = []
     for member in range(members):
         weights = rng.exponential(size=len(curves)) if member else np.ones(len(curves))
         smoothness = np.exp(0.7 * rng.normal()) if member else 1.0
         prior_gram, prior_moment = _prior(count, initial_loss, smoothness)
-        gram = np.tensordot(weights, grams, 1) * np.outer(unit, unit) + prior_gram
-        moment = weights @ moments * unit + prior_moment
+        share_gram, share_moment = _noise_share(last * unit, shares[member])
+        gram = np.tensordot(weights, grams, 1) * np.outer(unit, unit) + prior_gram + share_gram
+        moment = weights @ moments * unit + prior_moment + share_moment
         fits.append(_nnls(gram, moment) * unit)
     return LossCurves(modes, np.array(fits))
 
@@ -107,10 +112,10 @@ def _equations(curves: Sequence[Curve], modes: Array, target: float) -> tuple[Ar
     return np.array(grams), np.array(moments)
 
 
-def _thinned(curve: Curve) -> Array:
+def _thinned(curve: Curve) -> NDArray[np.intp]:
     if len(curve.steps) <= POINTS_PER_RUN:
         return np.arange(len(curve.steps))
-    return np.unique(np.linspace(0, len(curve.steps) - 1, POINTS_PER_RUN).round().astype(int))
+    return np.unique(np.linspace(0, len(curve.steps) - 1, POINTS_PER_RUN).round().astype(np.intp))
 
 
 def _prior(count: int, initial_loss: float, smoothness: float) -> tuple[Array, Array]:
@@ -124,6 +129,32 @@ def _prior(count: int, initial_loss: float, smoothness: float) -> tuple[Array, A
     return np.outer(total, total) + rough, total / 0.15
 
 
+def _end_of_longest_plateau(curves: Sequence[Curve], modes: Array) -> Array:
+    """Noise features where the longest stretch at an initial rate ends, per unit of the loss there; the others are 0."""
+    ends = [_end_of_first_rate(c) for c in curves]
+    longest = int(np.argmax([c.steps[i] * c.parameters.global_batch_size for c, i in zip(curves, ends, strict=True)]))
+    curve, i = curves[longest], ends[longest]
+    row = features(modes, runs_of([curve.parameters]), curve.steps[None, i : i + 1])[0, 0] / curve.losses[i]
+    row[: len(modes)] = 0.0
+    return np.asarray(row)
+
+
+def _end_of_first_rate(curve: Curve) -> int:
+    """Index of the last point before the first boundary."""
+    first = min(curve.parameters.schedule.boundaries, default=np.inf) / curve.parameters.global_batch_size
+    return max(int((curve.steps <= first).sum()) - 1, 0)
+
+
+def _noise_share(row: Array, share: float) -> tuple[Array, Array]:
+    """A weak opinion of one member: that `share` of the loss at the end of a plateau is gradient noise.
+
+    Runs at one batch size and rate cannot tell noise, which a decay or a larger batch removes, from slow modes, which
+    only steps remove: the ensemble must hold all opinions until there are runs that can.
+    """
+    weighted = row / NOISE_SHARE_ERROR
+    return np.outer(weighted, weighted), weighted * share / NOISE_SHARE_ERROR
+
+
 def _nnls(gram: Array, moment: Array) -> Array:
     """Non-negative least squares from normal equations, through a Cholesky factor of the regularised Gram matrix."""
     scale = 1.0 / np.sqrt(np.diag(gram) + 1e-30)
@@ -131,4 +162,4 @@ def _nnls(gram: Array, moment: Array) -> Array:
     upper = cholesky(scaled)
     right = solve_triangular(upper, moment * scale, trans="T")
     solution, _ = nnls(upper, right, maxiter=20 * len(gram))
-    return solution * scale
+    return np.asarray(solution * scale)

@@ -54,28 +54,29 @@ def features(modes: Array, runs: Runs, steps: Array) -> Array:
 
     `steps` (runs, points) are the completed steps at which the loss is wanted.
     """
-    shape = (len(runs), steps.shape[1], len(modes))
-    decay, noise = np.empty(shape), np.empty(shape)
-    at_start_decay, at_start_noise = np.ones((len(runs), len(modes))), np.zeros((len(runs), len(modes)))
-    segments = runs.starts.shape[1]
-    for s in range(segments):
-        start = runs.starts[:, s]
-        end = runs.starts[:, s + 1] if s + 1 < segments else np.full(len(runs), _NEVER)
-        log_factor, settled = _step(modes, runs.rates[:, s], runs.batch)
-        grown = np.exp(np.minimum(_within(steps, start[:, None])[:, :, None] * log_factor[:, None], _MAX_EXPONENT))
-        here = ((steps > start[:, None]) | (s == 0))[:, :, None] & (steps <= end[:, None])[:, :, None]
-        np.copyto(decay, at_start_decay[:, None] * grown, where=here)
-        np.copyto(noise, settled[:, None] + grown * (at_start_noise - settled)[:, None], where=here)
-        if s + 1 < segments:
-            length = np.where(end < _NEVER, end - start, 0.0)
-            grown_end = np.exp(np.minimum(length[:, None] * log_factor, _MAX_EXPONENT))
-            at_start_noise = settled + grown_end * (at_start_noise - settled)
-            at_start_decay = at_start_decay * grown_end
-    return np.concatenate([decay, noise], axis=2)
+    decays, noises, log_factors, settled = _at_segment_starts(modes, runs)
+    segment = np.maximum((steps[:, :, None] > runs.starts[:, None]).sum(axis=2) - 1, 0)
+    within = steps - np.take_along_axis(runs.starts, segment, 1)
+    run = np.arange(len(runs))[:, None]
+    grown = np.exp(np.minimum(within[:, :, None] * log_factors[run, segment], _MAX_EXPONENT))
+    at_rest = settled[run, segment]
+    return np.concatenate([decays[run, segment] * grown, at_rest + grown * (noises[run, segment] - at_rest)], axis=2)
 
 
-def _within(steps: Array, start: Array) -> Array:
-    return np.maximum(steps - start, 0.0)
+def _at_segment_starts(modes: Array, runs: Runs) -> tuple[Array, Array, Array, Array]:
+    """Decay, noise, log of a step's factor and fixed point of the noise for each segment: (runs, segments, modes)."""
+    shape = (len(runs), runs.starts.shape[1], len(modes))
+    decays, noises, log_factors, settled = (np.empty(shape) for _ in range(4))
+    decay, noise = np.ones((len(runs), len(modes))), np.zeros((len(runs), len(modes)))
+    for s in range(shape[1]):
+        decays[:, s], noises[:, s] = decay, noise
+        log_factors[:, s], settled[:, s] = _step(modes, runs.rates[:, s], runs.batch)
+        if s + 1 < shape[1]:
+            end = runs.starts[:, s + 1]
+            length = np.where(end < _NEVER, end - runs.starts[:, s], 0.0)
+            grown = np.exp(np.minimum(length[:, None] * log_factors[:, s], _MAX_EXPONENT))
+            decay, noise = decay * grown, settled[:, s] + grown * (noise - settled[:, s])
+    return decays, noises, log_factors, settled
 
 
 def _step(modes: Array, rate: Array, batch: Array) -> tuple[Array, Array]:

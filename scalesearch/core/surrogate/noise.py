@@ -14,6 +14,7 @@ from scalesearch.core.surrogate.modes import Array, runs_of
 
 LEAST_LEVEL = 0.015
 LOG_COST_RANGE = (0.03, 0.5)
+NEAR = 0.2
 PRIOR_HITS = 3.0
 PRIOR_REPEATS = 2.0
 
@@ -21,9 +22,9 @@ PRIOR_REPEATS = 2.0
 def estimate_noise(
     results: Sequence[TrialResult], losses: Sequence[Array], *, model: LossCurves, target: float
 ) -> Noise:
-    """Level and bias from where hits lie on the model, log cost from fluctuation over slope and from repeats."""
+    """Level and bias from where runs near the target lie on the model, log cost from fluctuation over slope and from repeats."""
     fluctuation = _fluctuation(losses)
-    misfits = _misfits_at_hits(results, model, target)
+    misfits = _misfits(results, losses, model, target)
     bias = float(misfits.sum() / (len(misfits) + PRIOR_HITS))
     prior = max(fluctuation, LEAST_LEVEL)
     level = np.sqrt((PRIOR_HITS * prior**2 + ((misfits - bias) ** 2).sum()) / (PRIOR_HITS + len(misfits)))
@@ -42,14 +43,23 @@ def _fluctuation(losses: Sequence[Array]) -> float:
     return float(1.4826 * np.median(np.abs(np.concatenate(second))) / np.sqrt(6.0))
 
 
-def _misfits_at_hits(results: Sequence[TrialResult], model: LossCurves, target: float) -> Array:
-    """log(model / target) where each run met the target: above 0 if the runs meet it earlier than the model."""
-    hits = [r for r in results if r.reached is not None]
-    if not hits:
+def _misfits(results: Sequence[TrialResult], losses: Sequence[Array], model: LossCurves, target: float) -> Array:
+    """log(model / observed) where runs met the target, or ended near it: above 0 if runs do better than the model."""
+    runs, steps, observed = [], [], []
+    for result, curve in zip(results, losses, strict=True):
+        if result.reached is not None:
+            end, loss = result.reached.steps, target
+        elif len(curve) >= 3 and abs(np.log(np.median(curve[-3:]) / target)) < NEAR:
+            end, loss = float(result.measurements[-2].step), float(np.median(curve[-3:]))
+        else:
+            continue
+        runs.append(result.parameters)
+        steps.append([end])
+        observed.append(loss)
+    if not runs:
         return np.zeros(0)
-    steps = np.array([[r.reached.steps if r.reached else 1.0] for r in hits])
-    predicted = model.predict(runs_of([r.parameters for r in hits]), steps)[0, :, 0]
-    return np.clip(np.log(np.maximum(predicted, 1e-12) / target), -0.5, 0.5)
+    predicted = model.predict(runs_of(runs), np.array(steps))[0, :, 0]
+    return np.asarray(np.clip(np.log(np.maximum(predicted, 1e-12) / np.array(observed)), -0.5, 0.5))
 
 
 def _slope_at_hits(results: Sequence[TrialResult], losses: Sequence[Array]) -> float:

@@ -1,0 +1,170 @@
+"""`ScalingSampler`: the planner of `core.planner` as an Optuna sampler."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial, TrialState
+
+from scalesearch.core.planner import Planner, Proposal
+from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
+from scalesearch.core.space import Axis, SearchSpace
+
+CAP = "cap"
+WHY = "why"
+History = Callable[[optuna.Study], Sequence[TrialResult]]
+
+
+class ScalingSampler(BaseSampler):
+    """Propose the trial that a planner expects to gain most from, per cost of finding out.
+
+    Every trial gets the user attributes `cap`, the cost after which to stop it (None: run it in full; `CappingPruner`
+    observes it), and `why`. In a script of your own, return the cost to target, report the metric at the examples seen,
+    and prune what does not reach the target:
+
+    ```python
+    space = SearchSpace(
+        batch_sizes=BatchSizes(low=16, high=1024, multiple_of=None, divisor=1),
+        learning_rate=Interval(1e-3, 1.0),
+        momentum=None,
+        schedule=ConstantSpace(),
+    )
+    goal = Objective(metric="loss", direction="minimize", target=0.1, minimize="examples")
+    planner = Planner(space=space, objective=goal, max_examples=100_000)
+    study = optuna.create_study(sampler=ScalingSampler(planner), pruner=CappingPruner())
+
+    def objective(trial):
+        parameters = suggest(trial, space)
+        for examples, loss in training(parameters):
+            if loss < 0.1:
+                return examples
+            trial.report(loss, step=examples)
+            if trial.should_prune():
+                break
+        raise optuna.TrialPruned()
+    ```
+
+    Args:
+        planner: what to search, and for what.
+        history: the finished trials of a study; by default read from what the script reported.
+    """
+
+    def __init__(self, planner: Planner, *, history: History | None = None) -> None:
+        self._planner = planner
+        self._history = history or (lambda study: reported_trials(study, planner))
+        self._independent = RandomSampler(seed=planner.seed)
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        """All axes of the planner's space."""
+        return distributions(self._planner.space)
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """The planner's proposal, unless the trial was queued with its parameters."""
+        if "fixed_params" in trial.system_attrs:
+            return {}
+        proposal = self._planner.propose(self._history(study))
+        _keep(study, trial, proposal)
+        return dict(self._planner.space.coordinates(proposal.parameters))
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        """Parameters that are not the planner's are drawn at random."""
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+
+def suggest(trial: optuna.Trial, space: SearchSpace) -> Any:
+    """The parameters of a trial of `space`, in natural units (`core.parameters.Parameters`)."""
+    for name, distribution in distributions(space).items():
+        if isinstance(distribution, IntDistribution):
+            trial.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
+        elif isinstance(distribution, FloatDistribution):
+            trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+    return space.parameters(trial.params)
+
+
+def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
+    """The axes of a space as Optuna distributions."""
+    return {axis.name: _distribution(axis) for axis in space.axes()}
+
+
+def reported_trials(study: optuna.Study, planner: Planner) -> list[TrialResult]:
+    """The finished trials of a script that reports the metric at the examples seen and returns the cost to target."""
+    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    names = {axis.name for axis in planner.space.axes()}
+    return [_reported(t, planner) for t in finished if t.intermediate_values and names <= t.params.keys()]
+
+
+def _reported(trial: FrozenTrial, planner: Planner) -> TrialResult:
+    parameters = planner.space.parameters(trial.params)
+    size = parameters.global_batch_size
+    per_step = planner.cost_per_step([])(size)
+    measurements = tuple(
+        Measurement(
+            step=max(1, round(examples / size)) if examples else 0,
+            examples=examples,
+            train_seconds=examples / size * per_step,
+            elapsed_seconds=examples / size * per_step,
+            train_loss=value,
+            metrics={planner.objective.metric: value},
+        )
+        for examples, value in sorted(trial.intermediate_values.items())
+    )
+    if measurements[0].step > 0:  # the planner takes the first measurement as the one before training
+        measurements = (_at_start(measurements[0]), *measurements)
+    reached = _reached(trial, size, per_step, planner.objective)
+    diverged = not all(math.isfinite(m.train_loss) for m in measurements)
+    outcome = Outcome.REACHED if reached else Outcome.DIVERGED if diverged else Outcome.CAPPED
+    return TrialResult(
+        number=trial.number,
+        parameters=parameters,
+        seed=0,
+        outcome=outcome,
+        reason="",
+        cost=Cost(examples=measurements[-1].examples),
+        reached=reached,
+        measurements=measurements,
+    )
+
+
+def _at_start(first: Measurement) -> Measurement:
+    return Measurement(
+        step=0,
+        examples=0,
+        train_seconds=0.0,
+        elapsed_seconds=0.0,
+        train_loss=first.train_loss,
+        metrics=first.metrics,
+    )
+
+
+def _reached(trial: FrozenTrial, size: int, per_step: float, objective: Objective) -> Reached | None:
+    if trial.state is not TrialState.COMPLETE or trial.value is None or any(v > 0 for v in trial.constraints.values()):
+        return None
+    steps = trial.value / per_step
+    return Reached(
+        steps=steps,
+        examples=steps * size,
+        seconds=trial.value if objective.minimize == "seconds" else steps,
+        evaluation_step=math.ceil(steps),
+        evaluation_examples=math.ceil(steps) * size,
+    )
+
+
+def _keep(study: optuna.Study, trial: FrozenTrial, proposal: Proposal) -> None:
+    attributes = {CAP: proposal.cap, WHY: proposal.why}
+    for key, value in attributes.items():
+        study._storage.set_trial_user_attr(trial._trial_id, key, value)
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    if axis.integer:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    return FloatDistribution(axis.low, axis.high, log=axis.log)
