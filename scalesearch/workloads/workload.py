@@ -56,8 +56,8 @@ class Workload:
         name: `data set/model`, as in a study definition.
         load_data: returns the splits; called once in each worker.
         build_model: returns an unbuilt or built `keras.Model` that maps prepared inputs to outputs; called
-            after the seeds are set, once under the strategy's scope and again for the initial weights of each
-            new seed.
+            after the seeds of Python and NumPy are set, which Keras's initializers follow; once under the strategy's
+            scope and again for the initial weights of each new seed.
         loss: (labels, outputs) -> one value per example, shape (n,).
         metrics: name -> (labels, outputs) -> one value per example, whose mean over a split is the metric.
             A metric `classification_error` is known to studies as `val/classification_error`.

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import pytest
+import tensorflow as tf
 
 from scalesearch.errors import WorkloadError
 from scalesearch.training.models import build_model, initial_values
@@ -21,6 +22,14 @@ def test_initial_values_are_a_function_of_the_seed(workload: Any) -> None:
     assert difference(values[0], values[1]) > 0.0
     built = build_model(workload, IMAGES.train, seed=1)
     assert difference(values[0], [variable.numpy() for variable in built.variables]) == 0.0
+
+
+def test_a_new_seed_leaves_compiled_functions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def set_seed(seed: int) -> None:
+        pytest.fail("tf.random.set_seed clears TensorFlow's caches: the next steps compile again")
+
+    monkeypatch.setattr(tf.random, "set_seed", set_seed)
+    initial_values(DENSE, IMAGES.train, seed=1)
 
 
 @pytest.mark.parametrize("replicas", REPLICAS)
