@@ -237,6 +237,21 @@ def test_a_study_can_be_stopped_and_continued(folder: Path, define: WriteDefinit
     assert (found["recommendation"], found["outcomes"]) == (None, {"INTERRUPTED": 2})
 
 
+def test_a_stop_while_the_worker_starts_stops_at_once(folder: Path, define: WriteDefinition) -> None:
+    define()
+    process = start("study", "digits.toml", "--tracking-uri", "none", "--json", cwd=folder)
+    deadline = time.monotonic() + 60.0
+    while not (folder / "scalesearch-files" / "digits.worker.log").exists():  # made just before the worker is
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process, timeout=20.0)
+    assert (code, out) == (130, ""), err
+    assert "Interrupted: the same command goes on with what is kept." in err
+    assert "Traceback" not in err
+
+
 # What goes wrong once a worker is there
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from scalesearch import study as study_module
 from scalesearch.core.budget import Budget
 from scalesearch.core.results import Outcome
 from scalesearch.search import storage as storage_module
@@ -112,8 +113,9 @@ def test_no_sequence_of_events_overspends(
     budget = Budget(**{unit: limit * PER_EXAMPLE[unit]})
     what = resolved(evaluation_ratio=ratio, first_evaluation_examples=first)
     driver = Driver(optuna.storages.InMemoryStorage(), budget, what)
-    # As for evaluations that are a second or more apart: each of them is written.
-    with patch.object(storage_module, "FLUSH_SECONDS", 0.0):
+    # As for evaluations that are a second or more apart: each of them is written. (A kill costs the account up to a
+    # second of work that was not.)
+    with patch.object(storage_module, "FLUSH_SECONDS", 0.0), patch.object(study_module, "FLUSH_SECONDS", 0.0):
         for part in sessions:
             driver.run(part)
         # Crashes in a row can end a session before its budget is spent.
