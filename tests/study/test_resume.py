@@ -64,7 +64,7 @@ def test_a_stop_keeps_the_running_trial_and_the_next_run_repeats_it(storage: Sto
     assert [r.number for r in again.results[:2]] == [0, 1], "finished trials are not redone"
 
 
-@pytest.mark.parametrize("sampler_name", ["tpe", "random", "qmc"])
+@pytest.mark.parametrize("sampler_name", ["scaling", "tpe", "random", "qmc"])
 def test_a_study_that_was_interrupted_proposes_what_an_uninterrupted_one_does(
     tmp_path: Path, new_database: Callable[[Path], str], sampler_name: str
 ) -> None:
