@@ -168,7 +168,8 @@ class StudyStore:
         else:
             self._study.sampler = optuna_sampler(sampler_name, seed=seed, position=position)
         trial = self._study.ask(distributions(space))
-        attributes = trial.user_attrs
+        # From storage: the trial's own copy was made before the sampler wrote its cap.
+        attributes = self._storage.get_trial(self._trial_id(trial.number)).user_attrs
         if "parameters" in attributes:
             parameters = PARAMETERS.validate_python(attributes["parameters"])
         else:
@@ -192,9 +193,12 @@ class StudyStore:
 
     def repeat(self, interrupted: TrialResult, space: SearchSpace) -> None:
         """Queue an interrupted trial again, with its seed, unless that was done before."""
-        if any(t.user_attrs.get("repeats") == interrupted.number for t in self._study.get_trials(deepcopy=False)):
+        trials = {t.number: t.user_attrs for t in self._study.get_trials(deepcopy=False)}
+        if any(attributes.get("repeats") == interrupted.number for attributes in trials.values()):
             return
+        proposed = {key: value for key, value in trials[interrupted.number].items() if key in (CAP, WHY)}
         attributes = {
+            **proposed,
             "is_baseline": interrupted.is_baseline,
             "seed": interrupted.seed,
             "repeats": interrupted.number,
@@ -311,8 +315,10 @@ class StudyStore:
         self.keep(f"session:{session}", seconds)
 
     def _set_trial_attribute(self, number: int, key: str, value: Any) -> None:
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
-        self._storage.set_trial_user_attr(trial_id, key, value)
+        self._storage.set_trial_user_attr(self._trial_id(number), key, value)
+
+    def _trial_id(self, number: int) -> int:
+        return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
 
 
 def _trial_seed(study_seed: int, number: int) -> int:

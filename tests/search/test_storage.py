@@ -9,6 +9,7 @@ import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
 
+from scalesearch.core.planner import Planner
 from scalesearch.core.results import Cost, Objective, Outcome, TrialResult
 from scalesearch.core.space import SearchSpace
 from scalesearch.errors import StudyError
@@ -349,3 +350,16 @@ def test_several_drivers_may_create_one_file_at_once(tmp_path: Path) -> None:
         stores = list(pool.map(lambda _: StudyStore(open_storage(url), "s", direction="minimize"), range(4)))
     stores[0].keep("key", 1)
     assert [store.attribute("key") for store in stores] == [1] * 4
+
+
+def test_a_proposal_of_the_planner_keeps_its_cap_also_when_it_is_repeated(open_store: OpenStore) -> None:
+    planner = Planner(space=SPACE, objective=STEPS, max_examples=100_000)
+    store = open_store()
+    asked = store.ask(SPACE, sampler_name="scaling", seed=0, planner=planner)
+    assert asked.cap is not None
+    assert asked.why
+    interrupted = result(asked.number, asked.parameters, Outcome.INTERRUPTED, seed=asked.seed)
+    store.tell(interrupted, STEPS)
+    store.repeat(interrupted, SPACE)
+    again = open_store().ask(SPACE, sampler_name="scaling", seed=0, planner=planner)
+    assert (again.cap, again.why, again.parameters) == (asked.cap, asked.why, asked.parameters)
