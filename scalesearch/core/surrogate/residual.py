@@ -46,9 +46,13 @@ def fit_residual(
 ) -> Residual:
     """Fit to runs that reached the target, and to runs that passed the cost at which they should have."""
     hits = [r for r in results if r.reached is not None]
-    censored = [r for r in results if r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and r.reached is None]
+    censored = [
+        r
+        for r in results
+        if r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and r.reached is None and _last_step(r) > 0
+    ]
     used = hits + censored
-    steps = [r.reached.steps if r.reached else r.measurements[-1].step for r in used]
+    steps = [r.reached.steps if r.reached else _last_step(r) for r in used]
     spent = [n * cost_per_step(r.parameters.global_batch_size) for n, r in zip(steps, used, strict=True)]
     predicted = belief_costs([r.parameters for r in used], cap=4.0 * max(spent))
     log_error = np.log(spent) - np.log(predicted.hit.mean(axis=0))
@@ -63,6 +67,10 @@ def fit_residual(
     points = _coordinates(kept, width)
     factor = cho_factor(_kernel(points, points) + np.diag(deviation**2), lower=True)
     return Residual(points, cho_solve(factor, errors), factor)
+
+
+def _last_step(result: TrialResult) -> int:
+    return result.measurements[-1].step if result.measurements else 0
 
 
 def _coordinates(parameters: Sequence[Parameters], width: int) -> Array:

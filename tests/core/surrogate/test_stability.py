@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.results import Measurement, Outcome, TrialResult
+from scalesearch.core.simulate.workload import GradientNoise
+from scalesearch.core.surrogate.modes import Array
+from scalesearch.core.surrogate.stability import Stability, climbs, log_point, stability_of
+from tests.core.simulated import EASY, constant, decaying, run
+from tests.core.trials import METRIC, trial
+
+
+def limit(stability: Stability, *sizes: int) -> Array:
+    """The largest effective rates."""
+    return np.asarray(np.exp(stability.log_limit(np.log(np.array(sizes, dtype=float)))))
+
+
+def points(*pairs: tuple[int, float]) -> tuple[tuple[float, float], ...]:
+    return tuple((float(np.log(b)), float(np.log(e))) for b, e in pairs)
+
+
+def ended(values: Sequence[float], outcome: Outcome, parameters: Parameters) -> tuple[TrialResult, Array]:
+    result = replace(trial(0, [2.0, *values], outcome), parameters=parameters)
+    return result, np.array(values)
+
+
+def sorted_out(*trials: tuple[TrialResult, Array]) -> Stability:
+    return stability_of([r for r, _ in trials], [losses for _, losses in trials])
+
+
+def test_the_limit_lies_between_stable_and_unstable() -> None:
+    known = Stability(stable=points((64, 1.0)), unstable=points((64, 3.0)))
+    assert 1.0 < limit(known, 64)[0] < 3.0
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        Stability(stable=points((64, 1.0)), unstable=points((64, 3.0))),
+        Stability(stable=points((64, 1.0))),
+        Stability(unstable=points((64, 3.0))),
+        Stability(stable=points((16, 0.5), (256, 1.0)), unstable=points((64, 1.2), (1024, 4.0))),
+    ],
+    ids=["both", "stable", "unstable", "several"],
+)
+def test_limits_rise_with_the_batch_size_at_most_in_proportion(known: Stability) -> None:
+    sizes = [2**k for k in range(14)]
+    limits = limit(known, *sizes)
+    assert (limits[1:] >= limits[:-1] * (1 - 1e-9)).all()
+    assert (limits[1:] <= 2.0 * limits[:-1] * (1 + 1e-9)).all()
+
+
+def test_an_unstable_point_binds_smaller_batches_and_larger_ones_in_proportion() -> None:
+    known = Stability(stable=points((64, 0.1)), unstable=points((64, 1.0)))
+    assert (limit(known, 1, 8, 32, 64) <= 1.0).all()
+    assert limit(known, 128)[0] <= 2.0
+    # A stable run at a larger batch shows that the rate could rise with it.
+    grown = Stability(stable=points((64, 0.1), (512, 4.0)), unstable=points((64, 1.0)))
+    assert limit(grown, 512)[0] > 4.0 > limit(known, 512)[0]
+    assert limit(grown, 64)[0] <= 1.0
+
+
+def test_a_stable_point_supports_larger_batches_and_smaller_ones_in_proportion() -> None:
+    known = Stability(stable=points((64, 1.0)))
+    assert (limit(known, 64, 128, 4096) >= 1.0).all()
+    assert limit(known, 16)[0] == pytest.approx(limit(known, 64)[0] / 4.0)
+
+
+def test_a_trial_goes_only_somewhat_beyond_what_is_known_to_be_stable() -> None:
+    known = Stability(stable=points((64, 0.01)), unstable=points((64, 100.0)))
+    assert 0.01 < limit(known, 64)[0] < 0.05
+    assert limit(Stability(stable=points((64, 0.01))), 64)[0] < 0.05
+
+
+def test_with_unstable_points_alone_the_limit_is_well_below() -> None:
+    assert limit(Stability(unstable=points((64, 1.0))), 64)[0] < 0.6
+
+
+def test_stable_points_that_an_unstable_one_disproves_do_not_count() -> None:
+    """A short run at a small batch seemed stable where a larger batch diverged."""
+    disproved = Stability(stable=points((16, 2.0), (64, 0.2)), unstable=points((64, 1.0)))
+    without = Stability(stable=points((64, 0.2)), unstable=points((64, 1.0)))
+    np.testing.assert_allclose(limit(disproved, 8, 16, 64, 256), limit(without, 8, 16, 64, 256))
+    assert limit(disproved, 16)[0] < 1.0
+
+
+def test_where_all_stable_points_are_disproved_the_unstable_ones_speak() -> None:
+    known = Stability(stable=points((16, 2.0)), unstable=points((64, 1.0)))
+    assert (limit(known, 4, 16, 64) < 1.0).all()
+    assert (limit(known, 4, 16, 64) > 0.0).all()
+
+
+def test_trials_are_sorted_by_outcome() -> None:
+    falling = [1.5, 1.2, 1.0]
+    known = sorted_out(
+        ended([1.5, np.inf], Outcome.DIVERGED, constant(2.0)),
+        ended(falling, Outcome.CAPPED, constant(0.1)),
+        ended(falling, Outcome.EXHAUSTED, constant(0.2, momentum=0.9)),
+        ended([0.05], Outcome.REACHED, constant(0.4, global_batch_size=256)),
+        ended([1.9], Outcome.CAPPED, constant(0.6)),  # too short to tell
+        ended([], Outcome.OUT_OF_MEMORY, constant(0.3, global_batch_size=4096)),
+    )
+    np.testing.assert_allclose(known.unstable, points((64, 2.0)))
+    np.testing.assert_allclose(known.stable, points((64, 0.1), (64, 2.0), (256, 0.4)))
+
+
+def test_a_point_is_the_effective_rate() -> None:
+    assert log_point(constant(0.1, momentum=0.9)) == pytest.approx((np.log(64), 0.0))
+
+
+def slow_divergence(*, batch: int) -> TrialResult:
+    """Multiplicative noise lets small batches diverge slowly at a rate that large ones bear."""
+    workload = replace(EASY, target=1e-6, gradient_noise=GradientNoise(variance=0.1, multiplicative=40.0))
+    rate = 1.02 * 2.0 / (1.0 + 40.0 / 16)
+    return run(workload, constant(rate, global_batch_size=batch), max_examples=100 * batch)
+
+
+def climbs_in(result: TrialResult) -> bool:
+    return climbs(result, np.array([m.metrics["val/loss"] for m in result.measurements[1:]]))
+
+
+def test_slow_divergence_is_seen_before_it_is_called_divergence() -> None:
+    result = slow_divergence(batch=16)
+    assert result.outcome is Outcome.EXHAUSTED
+    assert climbs_in(result)
+    assert not climbs_in(slow_divergence(batch=128))
+
+
+def test_healthy_noisy_curves_do_not_climb() -> None:
+    noisy = replace(EASY, target=1e-6, run_noise=replace(EASY.run_noise, evaluation=0.06))
+    for seed in range(20):
+        assert not climbs_in(run(noisy, constant(1.2, global_batch_size=32), max_examples=30_000, seed=seed))
+
+
+def test_a_curve_is_judged_at_its_first_rate_only() -> None:
+    """What happens after a boundary says nothing about the rate that the trial began with."""
+    values = [1.5, 1.2, 1.0, 0.9, 0.8, 0.8, 2.0, 2.2, 2.5, 2.5]
+    result = trial(0, [2.0, *values], Outcome.CAPPED)
+    assert climbs(result, np.array(values))
+    decayed = replace(result, parameters=decaying(0.1, 60))
+    assert not climbs(decayed, np.array(values))
+
+
+def test_what_reached_the_target_did_not_climb() -> None:
+    values = [1.0, 0.5, 0.2, 0.4, 0.6, 0.9, 0.05]
+    result = trial(0, [2.0, *values], Outcome.REACHED)
+    assert result.reached is not None
+    assert not climbs(result, np.array(values))
+
+
+def test_a_metric_that_is_no_number_is_not_stable_by_accident() -> None:
+    measured: tuple[Measurement, ...] = trial(0, [2.0, 1.0, np.nan, np.nan], Outcome.DIVERGED).measurements
+    result = replace(trial(0, [2.0], Outcome.DIVERGED), measurements=measured)
+    losses = np.array([m.metrics[METRIC] for m in measured[1:]])
+    assert stability_of([result], [losses]).stable == ()
