@@ -22,13 +22,14 @@ NO_DECAY = 0.12
 
 @dataclass(frozen=True)
 class Candidates:
-    """Draws candidates; `horizon` gives the steps that one may take at a batch size."""
+    """Draws candidates; `horizon` gives the steps that one may take at a batch size. None is `measured`, if others are left."""
 
     space: SearchSpace
     rng: np.random.Generator
     belief: Belief
     horizon: Callable[[int], float]
     start: Parameters
+    measured: frozenset[Parameters] = frozenset()
 
     def search(self, score: Callable[[Sequence[Parameters]], Array]) -> tuple[list[Parameters], Array]:
         """Candidates with their scores (less is better): random ones and the leaders' neighbours, then near the best."""
@@ -41,13 +42,14 @@ class Candidates:
             more = [self._near(best[i % len(best)], width) for i in range(REFINED // 2)]
             pool, scores = pool + more, np.concatenate([scores, score(more)])
             best = [pool[i] for i in np.argsort(scores)[:4]]
-        return pool, scores
+        new = [i for i, parameters in enumerate(pool) if parameters not in self.measured] or range(len(pool))
+        return [pool[i] for i in new], scores[new]
 
     def without_decay(self) -> Parameters:
         """A long run at a constant rate safely below the limit."""
         size = self.start.global_batch_size
-        limit = float(self.belief.stability.log_limit(np.array([np.log(size)]))[0])
-        parameters = self.space.parameters({**self.space.coordinates(self.start), **self._rate(limit + np.log(0.6))})
+        rate = self._rate(self._limit(size) + np.log(0.6))
+        parameters = self.space.parameters({**self.space.coordinates(self.start), **rate})
         return self._constant(parameters)
 
     def _random(self) -> Parameters:
@@ -96,7 +98,8 @@ class Candidates:
         return values[near] if near.any() else values
 
     def _limit(self, size: int) -> float:
-        return float(self.belief.stability.log_limit(np.array([np.log(size)]))[0])
+        limit = float(self.belief.stability.log_limit(np.array([np.log(size)]))[0])
+        return limit if np.isfinite(limit) else float(np.log(self.start.effective_learning_rate))
 
     def _rate(self, log_effective_rate: float) -> dict[str, float]:
         return {"effective_learning_rate": float(np.exp(log_effective_rate))}

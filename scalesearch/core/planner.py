@@ -72,6 +72,9 @@ class Planner:
     def propose(self, results: Sequence[TrialResult]) -> Proposal:
         """The next trial. Interrupted trials count for nothing, so that an interruption changes no proposal."""
         results = [r for r in results if r.outcome is not Outcome.INTERRUPTED]
+        return replace(self, space=_that_fits(self.space, results))._propose(results)
+
+    def _propose(self, results: Sequence[TrialResult]) -> Proposal:
         belief = self._belief(results)
         if (range_trial := self._range_trial(results, belief)) is not None:
             return range_trial
@@ -81,6 +84,7 @@ class Planner:
             belief=belief,
             horizon=self._horizon(belief),
             start=self._start(),
+            measured=frozenset(r.parameters for r in results),
         )
         if belief.incumbent is None:
             return self._first_hit(candidates, belief)
@@ -201,3 +205,13 @@ class Planner:
         pool, score = candidates.search(lambda c: -belief.gain_per_cost(c, cap=cap))
         best = pool[int(np.argmin(score))]
         return Proposal(best, cap=min(cap, self._full_cost(best, belief)), why="improvement")
+
+
+def _that_fits(space: SearchSpace, results: Sequence[TrialResult]) -> SearchSpace:
+    """The space below the batch sizes at which the memory of a device ran out."""
+    too_large = min((r.parameters.global_batch_size for r in results if r.outcome is Outcome.OUT_OF_MEMORY), default=None)
+    if too_large is None:
+        return space
+    sizes = space.batch_sizes.values()
+    largest = max((s for s in sizes if s < too_large), default=sizes[0])
+    return replace(space, batch_sizes=replace(space.batch_sizes, high=largest))

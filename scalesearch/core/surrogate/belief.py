@@ -91,7 +91,8 @@ def believe(
     cost_per_step: Callable[[int], float],
     seed: int,
 ) -> Belief:
-    """Fit everything to `results`."""
+    """Fit everything to `results`, without those that were interrupted."""
+    results = [r for r in results if r.outcome is not Outcome.INTERRUPTED]
     losses = [_losses(r, objective) for r in results]
     stability = stability_of(results, losses)
     curves = [c for r, loss in zip(results, losses, strict=True) if (c := _curve(r, loss)) is not None]
@@ -170,7 +171,7 @@ def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
     predicted = belief.expected_costs(points, cap=3.0 * cheapest)
     ranked = []
     for i, point in enumerate(points):
-        runs = [r for r in results if r.parameters == point and r.outcome is not Outcome.INTERRUPTED]
+        runs = [r for r in results if r.parameters == point]
         hit = predicted.hit[:, i].mean()
         missed = sum(r.reached is None for r in runs)
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + missed) / (PRIOR_RUNS + len(runs))
