@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 from threading import Event as Flag
 from typing import Protocol
 
-from scalesearch.core.budget import Budget, Spent, spent, unit_that_ends_a_trial, unit_that_forbids_a_trial
+from scalesearch.core.budget import (
+    Budget,
+    Spent,
+    largest_share,
+    spent,
+    unit_that_ends_a_trial,
+    unit_that_forbids_a_trial,
+)
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner, Proposal
 from scalesearch.core.recommend import Findings, findings
@@ -25,6 +32,7 @@ from scalesearch.search.storage import FLUSH_SECONDS, OpenTrial, StudyStore
 TICK_SECONDS = 0.5
 STOP_WITHIN_SECONDS = 5.0
 MAX_CRASHES_IN_A_ROW = 5
+CONFIRMATION_SHARE = 0.2  # of the budget: the last part repeats the leaders with fresh seeds
 UNIT_NAMES = {
     "examples": "examples",
     "epochs": "epochs",
@@ -293,6 +301,7 @@ class Study:
             max_examples=self._resolved.max_examples,
             first_guess=self._resolved.baseline,
             seed=self._seed,
+            confirming=largest_share(self._budget, self.spent()) >= 1.0 - CONFIRMATION_SHARE,
         )
 
     def _refuse_met_at_initialisation(self, running: _Running) -> None:
@@ -329,6 +338,8 @@ class Study:
         self._crashes_in_a_row = self._crashes_in_a_row + 1 if result.outcome is Outcome.CRASHED else 0
         self._store.tell(result, self.objective)
         self._tracker.trial_ended(result)
+        if self._sampler_name == "scaling" and self.objective.target is not None:
+            self._store.keep_leader(self._planner(self.objective).recommend(self._store.results()))
         self._keep_session()
         if result.is_baseline and self._target_is_open and result.outcome is not Outcome.INTERRUPTED:
             raise StudyError(
@@ -397,7 +408,7 @@ class Study:
         self._store.session_lasted(self._session, self._session_seconds())
 
     def _findings(self) -> Findings:
-        return findings(self._store.results(), self.objective)
+        return findings(self._store.results(), self.objective, leader=self._store.leader())
 
 
 def _cost_to_date(measurement: Measurement, objective: Objective) -> float:

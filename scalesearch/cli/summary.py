@@ -51,7 +51,7 @@ class Summary:
             spent=spent(
                 results, wall_clock_seconds=store.wall_clock_seconds(), train_examples=context["train_examples"]
             ),
-            findings=findings(results, objective),
+            findings=findings(results, objective, leader=store.leader()),
         )
 
     def show(self, *, as_json: bool) -> None:

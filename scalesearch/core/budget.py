@@ -70,3 +70,8 @@ def unit_that_ends_a_trial(budget: Budget, so_far: Spent) -> str | None:
         if unit != "trials" and getattr(so_far, unit) >= limit:
             return unit
     return None
+
+
+def largest_share(budget: Budget, so_far: Spent) -> float:
+    """The largest share of any limit that is spent, at most 1; 0 without limits."""
+    return min(1.0, max((getattr(so_far, unit) / limit for unit, limit in budget.limits().items()), default=0.0))

@@ -34,7 +34,7 @@ class Candidates:
     def search(self, score: Callable[[Sequence[Parameters]], Array]) -> tuple[list[Parameters], Array]:
         """Candidates with their scores (less is better): random ones and the leaders' neighbours, then near the best."""
         pool = [self._random() for _ in range(RANDOM)]
-        leaders = list(self.belief.leaders) or [self.start]
+        leaders = [leader.parameters for leader in self.belief.leaders] or [self.start]
         pool += [self._near(leaders[i % len(leaders)], 1.0) for i in range(NEAR)]
         scores = score(pool)
         best = [pool[i] for i in np.argsort(scores)[:4]]

@@ -33,6 +33,8 @@ RANGE_TRIALS = 9
 RANGE_SHARE = 0.02  # of a full-length run, for each range trial, unless momentum needs longer to show
 RANGE_MOST_SHARE = 0.05
 LEAST_CHANCE = 0.1
+CONTENDER = 1.15  # times the leader's expected cost: what may still turn out to be better
+CONFIRM_CAP = 1.3
 UNREACHED_SHARE = 0.4  # of a full-length run, for a run that is to show the model more
 
 
@@ -60,6 +62,7 @@ class Planner:
         first_guess: where to begin; by default the middle of the space.
         step_seconds: seconds per step at a global batch size; by default fitted to what the trials measured.
         seed: of everything random.
+        confirming: only repeat the leading candidates from now on, since the budget nears its end.
     """
 
     space: SearchSpace
@@ -68,6 +71,7 @@ class Planner:
     first_guess: Parameters | None = None
     step_seconds: Callable[[int], float] | None = None
     seed: int = 0
+    confirming: bool = False
 
     def propose(self, results: Sequence[TrialResult]) -> Proposal:
         """The next trial. Interrupted trials count for nothing, so that an interruption changes no proposal."""
@@ -76,6 +80,8 @@ class Planner:
 
     def _propose(self, results: Sequence[TrialResult]) -> Proposal:
         belief = self._belief(results)
+        if self.confirming and belief.incumbent is not None:
+            return self._confirm(belief)
         if (range_trial := self._range_trial(results, belief)) is not None:
             return range_trial
         candidates = Candidates(
@@ -194,6 +200,13 @@ class Planner:
         explore = candidates.without_decay()
         share = UNREACHED_SHARE * (1.0 + 0.5 * belief.misses_so_far)
         return Proposal(explore, cap=min(share, 1.0) * self._full_cost(explore, belief), why="show the model more")
+
+    def _confirm(self, belief: Belief) -> Proposal:
+        """A run of the contender with the fewest: racing, the leader first."""
+        leader = belief.leaders[0]
+        contenders = [c for c in belief.leaders if c.cost <= CONTENDER * leader.cost]
+        least = min(contenders, key=lambda c: c.runs)
+        return Proposal(least.parameters, cap=CONFIRM_CAP * belief.cap_factor * leader.cost, why="confirmation")
 
     def _improve(self, candidates: Candidates, belief: Belief) -> Proposal:
         incumbent = belief.incumbent

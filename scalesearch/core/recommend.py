@@ -17,12 +17,13 @@ class Candidate:
     """A parameter point with the trials that ran it; `best` is the one that stands for it.
 
     `cost` is what the study minimises, in the unit of its goal; None if the target was not reached. `runs` are the
-    trials that came to an end of their own: neither interrupted nor crashed.
+    trials that came to an end of their own, neither interrupted nor crashed, of which `missed` did not get there.
     """
 
     best: TrialResult
     cost: float | None
     runs: int
+    missed: int = 0
 
     @property
     def parameters(self) -> Parameters:
@@ -74,10 +75,17 @@ def cost(result: TrialResult, objective: Objective) -> float | None:
     return result.reached.cost(objective.minimize) if result.reached else None
 
 
-def findings(results: Sequence[TrialResult], objective: Objective) -> Findings:
-    """Sum up the finished trials of a study."""
+def findings(
+    results: Sequence[TrialResult], objective: Objective, *, leader: Parameters | None = None
+) -> Findings:
+    """Sum up the finished trials of a study.
+
+    `leader` are the parameters that the search believes in: they are recommended, by their run of median cost, rather
+    than the single best run.
+    """
     ranked = sorted(_with_cost(results, objective), key=lambda rc: _ascending(rc[1], objective))
-    recommendation = _candidate(ranked[0][0], results, objective) if ranked else None
+    led = [r for r, _ in ranked if r.parameters == leader] or [r for r, _ in ranked[:1]]
+    recommendation = _candidate(led[(len(led) - 1) // 2], results, objective) if led else None
     batch_sizes = _batch_sizes(results, objective)
     steps = {b.global_batch_size: b.steps_to_target for b in batch_sizes if b.steps_to_target is not None}
     curve = fit_scaling_curve(steps)
@@ -108,7 +116,8 @@ def _candidate(result: TrialResult, results: Sequence[TrialResult], objective: O
     same = [r for r in results if r.parameters == result.parameters]
     cut_short = (Outcome.INTERRUPTED, Outcome.CRASHED)
     runs = sum(r.outcome not in cut_short for r in same)
-    return Candidate(best=result, cost=cost(result, objective), runs=runs)
+    missed = runs - len(_with_cost(same, objective))
+    return Candidate(best=result, cost=cost(result, objective), runs=runs, missed=missed)
 
 
 def _batch_sizes(results: Sequence[TrialResult], objective: Objective) -> tuple[BatchSizeSummary, ...]:
@@ -146,6 +155,11 @@ def _caveats(
         return
     if recommendation.runs == 1:
         yield "the recommendation was run once: a single best run is partly luck, so expect somewhat more"
+    if recommendation.missed:
+        yield (
+            f"{recommendation.missed} of {recommendation.runs} runs of the recommendation did not reach the target "
+            "within what the search gave them"
+        )
     tried = [b.global_batch_size for b in batch_sizes]
     chosen = recommendation.parameters.global_batch_size
     if len(tried) > 1 and chosen in (tried[0], tried[-1]):

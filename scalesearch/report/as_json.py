@@ -61,5 +61,6 @@ def _candidate(candidate: Candidate | None, replicas: int) -> dict[str, Any] | N
         "seconds_to_target": reached.seconds if reached else None,
         "test_metrics": {k: v if math.isfinite(v) else None for k, v in candidate.best.test_metrics.items()},
         "runs": candidate.runs,
+        "missed": candidate.missed,
         "trial": candidate.best.number,
     }

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from scalesearch.core.budget import Budget, Spent
+from scalesearch.core.budget import Budget, Spent, largest_share
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.recommend import Findings, best_value
 from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
@@ -67,7 +67,7 @@ class StudyProgress:
             f"best {words.cost(best.cost, self._objective.minimize)} · " if best and best.cost is not None else ""
         )
         self._standing = incumbent + outcome_counts(findings.outcomes)
-        share = "" if self._console.is_terminal else f"{_share(self._budget, spent):>4.0%} "
+        share = "" if self._console.is_terminal else f"{largest_share(self._budget, spent):>4.0%} "
         style = _STYLES.get(result.outcome, "red")
         self._console.print(escape(share + self._line(result)), style=style, highlight=False, soft_wrap=True)
         self._show(spent, "")
@@ -88,18 +88,13 @@ class StudyProgress:
     def _show(self, spent: Spent, running: str) -> None:
         parts = [p for p in (_left(self._budget, spent), running, self._standing) if p]
         self._progress.update(
-            self._task, completed=_share(self._budget, spent), description=" · ".join(parts), refresh=True
+            self._task, completed=largest_share(self._budget, spent), description=" · ".join(parts), refresh=True
         )
 
 
 def _point(parameters: Parameters) -> str:
     momentum = f", momentum {parameters.momentum:.3g}" if parameters.momentum is not None else ""
     return f"batch {parameters.global_batch_size}, lr {parameters.learning_rate:.3g}{momentum}"
-
-
-def _share(budget: Budget, spent: Spent) -> float:
-    """The largest share of any limit that is spent, at most 1."""
-    return min(1.0, max((getattr(spent, unit) / limit for unit, limit in budget.limits().items()), default=0.0))
 
 
 def _left(budget: Budget, spent: Spent) -> str:

@@ -71,7 +71,7 @@ def recommendation_lines(findings: Findings, *, replicas: int, train_examples: i
         return
     yield words.settings(best.parameters, replicas=replicas, train_examples=train_examples)
     reached = best.best.reached
-    runs = f"{best.runs} run{'s' if best.runs != 1 else ''}"
+    runs = "1 run" if best.runs == 1 else f"median of {best.runs} runs" if not best.missed else f"{best.runs} runs"
     if reached is None:
         yield f"holds {objective.metric} {best.cost:.5g} at its full length ({runs})"
     else:

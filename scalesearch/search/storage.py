@@ -155,6 +155,15 @@ class StudyStore:
         """Whether any trial was ever asked for or queued."""
         return bool(self._study.get_trials(deepcopy=False))
 
+    def leader(self) -> Parameters | None:
+        """The parameters that the search believes in, if it said so."""
+        stored = self.attribute("leader")
+        return PARAMETERS.validate_python(stored) if stored is not None else None
+
+    def keep_leader(self, parameters: Parameters | None) -> None:
+        """Keep the parameters that the search believes in."""
+        self.keep("leader", PARAMETERS.dump_python(parameters, mode="json") if parameters else None)
+
     # Asking and telling
 
     def ask(

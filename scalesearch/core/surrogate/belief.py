@@ -21,7 +21,8 @@ MEMBERS = 10
 COST_EXPONENT = 0.8  # improvement per cost^0.8: cheap trials are preferred a little less than in proportion
 CAP_FACTORS = (1.15, 2.5)
 PRIOR_RUNS = 2.0  # how many runs the model's chance of a miss counts for
-SUSPICIOUS_MISS = 0.15
+SUSPICIOUS_MISS = 0.1
+NOISY = 0.08  # standard deviation of log cost above which one run proves little
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Belief:
     noise: Noise
     residual: Residual
     incumbent: Incumbent | None
-    leaders: tuple[Parameters, ...]
+    leaders: tuple[Incumbent, ...]
     misses_so_far: int
 
     @property
@@ -80,7 +81,8 @@ class Belief:
 
     def worth_repeating(self, incumbent: Incumbent) -> bool:
         """Whether the incumbent's only run may have been luck: noisy runs, or a plateau that grazes the target."""
-        return incumbent.runs == 1 and incumbent.miss > SUSPICIOUS_MISS
+        doubtful = incumbent.miss > SUSPICIOUS_MISS or self.noise.log_cost > NOISY
+        return incumbent.runs == 1 and doubtful
 
 
 def believe(
@@ -94,7 +96,7 @@ def believe(
     """Fit everything to `results`, without those that were interrupted."""
     results = [r for r in results if r.outcome is not Outcome.INTERRUPTED]
     losses = [_losses(r, objective) for r in results]
-    stability = stability_of(results, losses)
+    stability = stability_of(results, losses, max_examples=max_examples)
     curves = [c for r, loss in zip(results, losses, strict=True) if (c := _curve(r, loss)) is not None]
     hits = [r for r in results if r.reached is not None]
     empty = Belief(objective, cost_per_step, stability, None, Noise(0.03, 0.0, 0.1), Residual(), None, (), 0)
@@ -131,7 +133,7 @@ def believe(
         noise,
         residual,
         ranked[0],
-        tuple(i.parameters for i in ranked[:4]),
+        tuple(ranked[:4]),
         misses,
     )
 

@@ -19,6 +19,10 @@ from scalesearch.core.surrogate.modes import Array
 CLIMBED = 1.35  # times its own lowest smoothed loss, at a constant rate
 GROWTH = 0.5  # nats that a trial may lie above the largest rate known to be stable
 MIN_POINTS = 5
+BEHIND = 1.5  # times the loss of a run with a lower rate
+EARLY_SHARE = 0.05  # of a full-length run
+EARLY_STEPS = 20
+LEAST_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -49,20 +53,48 @@ class Stability:
         ]
 
 
-def stability_of(results: Sequence[TrialResult], losses: Sequence[Array]) -> Stability:
+def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max_examples: int) -> Stability:
     """Sort trials into stable and unstable; `losses` are their curves, without the point before training.
 
     A short stable run supports its rate only as far as it went, which is how it enters: as one point. Runs that were
     too short to tell are left out.
     """
     stable, unstable = [], []
-    for result, curve in zip(results, losses, strict=True):
+    for i, (result, curve) in enumerate(zip(results, losses, strict=True)):
         point = log_point(result.parameters)
-        if result.outcome is Outcome.DIVERGED or climbs(result, curve):
+        if result.outcome is Outcome.REACHED:
+            stable.append(point)
+        elif result.outcome is Outcome.DIVERGED or climbs(result, curve) or _falls_behind(i, results, losses, max_examples):
             unstable.append(point)
-        elif result.outcome is Outcome.REACHED or len(curve) >= 2:
+        elif len(curve) >= 2:
             stable.append(point)
     return Stability(tuple(stable), tuple(unstable))
+
+
+def _falls_behind(index: int, results: Sequence[TrialResult], losses: Sequence[Array], max_examples: int) -> bool:
+    """Whether a run is early on far above one with a lower rate and no larger batch, after as many steps.
+
+    A stable run is not: early on, a higher rate and a larger batch can only help. So a loss that stays at a high plateau
+    from the start, which never becomes NaN, is found out by comparison. Later it proves nothing, as a higher rate also
+    ends at a higher level of noise.
+    """
+    here, steps = log_point(results[index].parameters), _steps(results[index])
+    for other, curve in zip(results, losses, strict=True):
+        there = log_point(other.parameters)
+        if there[1] >= here[1] - 0.02 or there[0] > here[0] + 0.02 or other.outcome is Outcome.DIVERGED:
+            continue
+        early = max(EARLY_SHARE * max_examples / results[index].parameters.global_batch_size, EARLY_STEPS)
+        common = min(early, steps[-1] if len(steps) else 0, _steps(other)[-1] if len(curve) else 0)
+        if common < LEAST_STEPS:
+            continue
+        mine = np.exp(np.interp(np.log(common), np.log(steps), np.log(losses[index])))
+        if mine > BEHIND * np.exp(np.interp(np.log(common), np.log(_steps(other)), np.log(curve))):
+            return True
+    return False
+
+
+def _steps(result: TrialResult) -> Array:
+    return np.array([m.step for m in result.measurements[1:]], dtype=float)
 
 
 def climbs(result: TrialResult, losses: Array) -> bool:
