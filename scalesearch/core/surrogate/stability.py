@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,23 +35,23 @@ class Stability:
 
     def log_limit(self, log_batch: Array) -> Array:
         """The largest log effective rate to try at each log batch size; −inf or +inf where nothing is known."""
-        supported = np.full(np.shape(log_batch), -np.inf)
-        for b, e in self._uncontradicted():
-            supported = np.maximum(supported, e + np.minimum(0.0, log_batch - b))
-        forbidden = np.full(np.shape(log_batch), np.inf)
-        for b, e in self.unstable:
-            forbidden = np.minimum(forbidden, e + np.maximum(0.0, log_batch - b))
+        stable, unstable = self._uncontradicted, np.array(self.unstable).reshape(-1, 2)
+        away = np.asarray(log_batch)[..., None]
+        supported = (stable[:, 1] + np.minimum(0.0, away - stable[:, 0])).max(axis=-1, initial=-np.inf)
+        forbidden = (unstable[:, 1] + np.maximum(0.0, away - unstable[:, 0])).min(axis=-1, initial=np.inf)
         gap = forbidden - supported
         with np.errstate(invalid="ignore"):
             between = np.where(gap > 0.03, np.minimum(supported + 0.5 * gap, supported + GROWTH), forbidden - 0.05)
         limit = np.where(np.isfinite(forbidden), between, supported + GROWTH)
         return np.where(np.isfinite(supported), limit, forbidden - 1.0)
 
-    def _uncontradicted(self) -> list[tuple[float, float]]:
-        """Stable points, without those that an unstable one at a larger batch and a lower rate disproves."""
-        return [
-            (b, e) for b, e in self.stable if not any(bb >= b - 0.02 and ee <= e - 0.02 for bb, ee in self.unstable)
-        ]
+    @cached_property
+    def _uncontradicted(self) -> Array:
+        """Stable points, without those that an unstable one at a larger batch and a lower rate disproves: (points, 2)."""
+        stable, unstable = (np.array(points).reshape(-1, 2) for points in (self.stable, self.unstable))
+        larger = unstable[:, 0] >= stable[:, None, 0] - 0.02
+        lower = unstable[:, 1] <= stable[:, None, 1] - 0.02
+        return np.asarray(stable[~(larger & lower).any(axis=1)])
 
 
 def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max_examples: int) -> Stability:

@@ -14,6 +14,8 @@ from scalesearch.core.surrogate.stability import Stability, climbs, log_point, s
 from tests.core.simulated import EASY, constant, decaying, run
 from tests.core.trials import METRIC, trial
 
+MAX_EXAMPLES = 100_000
+
 
 def limit(stability: Stability, *sizes: int) -> Array:
     """The largest effective rates."""
@@ -30,7 +32,7 @@ def ended(values: Sequence[float], outcome: Outcome, parameters: Parameters) -> 
 
 
 def sorted_out(*trials: tuple[TrialResult, Array]) -> Stability:
-    return stability_of([r for r, _ in trials], [losses for _, losses in trials])
+    return stability_of([r for r, _ in trials], [losses for _, losses in trials], max_examples=MAX_EXAMPLES)
 
 
 def test_the_limit_lies_between_stable_and_unstable() -> None:
@@ -157,4 +159,4 @@ def test_a_metric_that_is_no_number_is_not_stable_by_accident() -> None:
     measured: tuple[Measurement, ...] = trial(0, [2.0, 1.0, np.nan, np.nan], Outcome.DIVERGED).measurements
     result = replace(trial(0, [2.0], Outcome.DIVERGED), measurements=measured)
     losses = np.array([m.metrics[METRIC] for m in measured[1:]])
-    assert stability_of([result], [losses]).stable == ()
+    assert stability_of([result], [losses], max_examples=MAX_EXAMPLES).stable == ()
