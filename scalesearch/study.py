@@ -104,6 +104,7 @@ class _Running:
     measurements: list[Measurement]
     started: float
     stop: tuple[Outcome, str] | None = None
+    ruled_out_steps: float | None = None
     abandon_at: float | None = None
 
 
@@ -291,6 +292,7 @@ class Study:
         if trial.cap is not None and running.measurements[-1].step * per_step > trial.cap:
             return Outcome.CAPPED, f"it had its share ({trial.why})"
         if planner.should_stop(running.measurements, proposal, results):
+            running.ruled_out_steps = trial.cap / per_step if trial.cap is not None else None
             return Outcome.CAPPED, "its learning curve, carried on, misses the target"
         return None
 
@@ -367,6 +369,7 @@ class Study:
             test_metrics=event.test_metrics,
             is_baseline=running.trial.is_baseline,
             seconds=self._clock() - running.started,
+            ruled_out_steps=running.ruled_out_steps,
         )
 
     # Accounts

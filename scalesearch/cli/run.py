@@ -23,6 +23,7 @@ from scalesearch.execution.local import LocalExecutor
 from scalesearch.execution.messages import Ready, WorkerSetup
 from scalesearch.report.progress import StudyProgress
 from scalesearch.search.lease import Lease, take_lease
+from scalesearch.search.sampler import SamplerName
 from scalesearch.search.storage import StudyStore, open_storage
 from scalesearch.study import Study, StudyEnded, TrialEnded, TrialMeasured, TrialStarted
 from scalesearch.tracking import MlflowTracker, NullTracker, StudyRecord, check_tracking_uri
@@ -106,7 +107,7 @@ def _run(
             lease=lease,
             executor=executor,
             tracker=tracker,
-            sampler_name=definition.search.sampler,
+            sampler_name=_sampler_name(definition),
             seed=definition.run.seed,
             stop_requested=stop_requested,
             started=started,
@@ -270,6 +271,12 @@ def _say_how_to_go_on(
         address = "http://localhost:5000"
     for link in (links.study, links.charts, links.trials):
         console.print(f"          {address.rstrip('/')}/{link}", highlight=False, soft_wrap=True)
+
+
+def _sampler_name(definition: StudyDefinition) -> SamplerName:
+    """Without a target there is no cost to target that `scaling` could model."""
+    wanted = definition.search.sampler
+    return "tpe" if wanted == "scaling" and definition.objective.minimize == "metric" else wanted
 
 
 def _devices(ready: Ready) -> str:

@@ -33,6 +33,8 @@ RANGE_TRIALS = 9
 RANGE_SHARE = 0.02  # of a full-length run, for each range trial, unless momentum needs longer to show
 RANGE_MOST_SHARE = 0.05
 LEAST_CHANCE = 0.1
+LARGE_GAIN = 0.25  # of the leader's cost: with so much to gain elsewhere, its own run need not be repeated yet
+COST_EXPONENT = 0.8  # improvement per cost^0.8: cheap trials are preferred a little less than in proportion
 CONTENDER = 1.15  # times the leader's expected cost: what may still turn out to be better
 CONFIRM_CAP = 1.3
 UNREACHED_SHARE = 0.4  # of a full-length run, for a run that is to show the model more
@@ -212,11 +214,16 @@ class Planner:
         incumbent = belief.incumbent
         assert incumbent is not None
         cap = belief.cap_factor * incumbent.cost
-        if belief.worth_repeating(incumbent):
-            return Proposal(incumbent.parameters, cap=1.3 * cap, why="repeat the incumbent")
 
-        pool, score = candidates.search(lambda c: -belief.gain_per_cost(c, cap=cap))
-        best = pool[int(np.argmin(score))]
+        def score(c: Sequence[Parameters]) -> np.ndarray:
+            gain, cost = belief.gains(c, cap=cap)
+            return -gain / cost**COST_EXPONENT
+
+        pool, scores = candidates.search(score)
+        best = pool[int(np.argmin(scores))]
+        gain, _ = belief.gains([best], cap=cap)
+        if belief.worth_repeating(incumbent) and gain[0] < LARGE_GAIN * incumbent.cost:
+            return Proposal(incumbent.parameters, cap=CONFIRM_CAP * cap, why="repeat of the leader")
         return Proposal(best, cap=min(cap, self._full_cost(best, belief)), why="improvement")
 
 

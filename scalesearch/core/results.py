@@ -117,6 +117,8 @@ class TrialResult:
     is_baseline: bool = False
     seconds: float = 0.0
     """Wall-clock seconds from submission to end."""
+    ruled_out_steps: float | None = None
+    """Steps up to which the learning curve of a trial that was stopped early rules the target out; None: up to its end."""
 
 
 def crossing(measurements: Sequence[Measurement], objective: Objective) -> Reached | None:

@@ -164,8 +164,9 @@ class SearchSection(Section):
     momentum: Annotated[float, Field(ge=0, lt=1)] | MomentumBounds | None = None
     """Fixed or searched; for Adam it is β1. By default 0.9 for optimizers that have one."""
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
-    sampler: Literal["scaling", "tpe", "random", "qmc"] = "tpe"
-    """Optuna's multivariate TPE, random search, or a scrambled Sobol sequence."""
+    sampler: Literal["scaling", "tpe", "random", "qmc"] = "scaling"
+    """scalesearch's own, a model of learning curves; or Optuna's multivariate TPE, random search, or a scrambled Sobol
+    sequence. A study that minimises its metric has no cost to target to model: there, `scaling` means TPE."""
 
 
 class BaselineSection(Section):

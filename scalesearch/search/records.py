@@ -51,6 +51,7 @@ def result_to_json(result: TrialResult) -> dict[str, Any]:
         "reached": _REACHED.dump_python(result.reached, mode="json"),
         "test_metrics": {name: _to_json(value) for name, value in result.test_metrics.items()},
         "seconds": result.seconds,
+        "ruled_out_steps": result.ruled_out_steps,
     }
 
 
@@ -69,6 +70,7 @@ def result_from_json(number: int, attributes: Mapping[str, Any]) -> TrialResult:
         test_metrics={name: _from_json(value) for name, value in result["test_metrics"].items()},
         is_baseline=attributes.get("is_baseline", False),
         seconds=result["seconds"],
+        ruled_out_steps=result["ruled_out_steps"],
     )
 
 

@@ -78,11 +78,12 @@ def run_trial(
     )
     measured: list[Measurement] = []
     end: tuple[Outcome, str] | None = None
+    ruled_out_steps: float | None = None
     for measurement in SimulatedTrainer(case.workload).train(parameters, seed=seed, plan=plan):
         measured.append(measurement)
         end = verdict(measured, objective)
         if end is None and should_stop is not None and should_stop(measured):
-            end = Outcome.CAPPED, "stopped"
+            end, ruled_out_steps = (Outcome.CAPPED, "stopped"), steps
         if end:
             break
     full_length = (steps + 1) * batch > max_examples
@@ -96,4 +97,5 @@ def run_trial(
         cost=Cost(examples=measured[-1].examples, device_seconds=measured[-1].elapsed_seconds),
         reached=crossing(measured, objective) if outcome is Outcome.REACHED else None,
         measurements=tuple(measured),
+        ruled_out_steps=ruled_out_steps,
     )

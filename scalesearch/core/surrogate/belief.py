@@ -18,7 +18,6 @@ from scalesearch.core.surrogate.residual import Residual, fit_residual
 from scalesearch.core.surrogate.stability import Stability, stability_of
 
 MEMBERS = 10
-COST_EXPONENT = 0.8  # improvement per cost^0.8: cheap trials are preferred a little less than in proportion
 CAP_FACTORS = (1.15, 2.5)
 PRIOR_RUNS = 2.0  # how many runs the model's chance of a miss counts for
 SUSPICIOUS_MISS = 0.1
@@ -69,15 +68,15 @@ class Belief:
         mean, _ = self.residual.at(candidates)
         return Costs(costs.hit * np.exp(mean), costs.miss)
 
-    def gain_per_cost(self, candidates: Sequence[Parameters], *, cap: float) -> Array:
-        """Expected improvement over the incumbent per cost of the trial, (candidates,)."""
+    def gains(self, candidates: Sequence[Parameters], *, cap: float) -> tuple[Array, Array]:
+        """Expected improvement over the incumbent's cost, and what a trial capped at `cap` would cost: (candidates,)."""
         assert self.incumbent is not None
         costs = self.expected_costs(candidates, cap=cap)
         _, deviation = self.residual.at(candidates)
         spread = np.exp(deviation * _antithetic(len(costs.hit))[:, None])
         gain = np.maximum(self.incumbent.cost - costs.expected() * spread, 0.0).mean(axis=0)
         trial = (costs.hit * (1.0 - costs.miss) + cap * costs.miss).mean(axis=0)
-        return np.asarray(gain / trial**COST_EXPONENT)
+        return gain, trial
 
     def worth_repeating(self, incumbent: Incumbent) -> bool:
         """Whether the incumbent's only run may have been luck: noisy runs, or a plateau that grazes the target."""

@@ -17,7 +17,8 @@ AMPLITUDE = 0.1
 COMMON = 0.1  # an error that all predictions share
 LENGTHS = (1.0, 0.4, 0.5)  # in log batch, log effective rate, log of each boundary
 LARGEST = 0.7
-CENSORED_NOISE = 1.6
+BEYOND = 0.8  # how far, in standard deviations, a censored run is expected to lie beyond its cap
+LEAST_BEYOND = 0.1
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ def fit_residual(
     expected_hit = predicted.miss.mean(axis=0) < 0.5
     # A censored run says "at least": it speaks only where the model had promised less.
     keep = is_hit | (expected_hit & (log_error > 0.0))
-    errors = np.clip(np.where(is_hit, log_error, log_error + 0.05), -LARGEST, LARGEST)[keep]
-    deviation = np.where(is_hit, noise.log_cost, CENSORED_NOISE * noise.log_cost)[keep]
+    beyond = max(BEYOND * noise.log_cost, LEAST_BEYOND)
+    errors = np.clip(np.where(is_hit, log_error, log_error + beyond), -LARGEST, LARGEST)[keep]
+    deviation = np.full(len(errors), noise.log_cost)
     kept = [r.parameters for r, k in zip(used, keep, strict=True) if k]
     width = 2 + max(len(p.schedule.boundaries) for p in kept)
     points = _coordinates(kept, width)
@@ -69,8 +71,10 @@ def fit_residual(
     return Residual(points, cho_solve(factor, errors), factor)
 
 
-def _last_step(result: TrialResult) -> int:
-    return result.measurements[-1].step if result.measurements else 0
+def _last_step(result: TrialResult) -> float:
+    """Steps up to which a run is known, or was judged by its curve, not to reach the target."""
+    last = result.measurements[-1].step if result.measurements else 0
+    return max(last, result.ruled_out_steps or 0.0)
 
 
 def _coordinates(parameters: Sequence[Parameters], width: int) -> Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -61,37 +61,47 @@ def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max
     too short to tell are left out.
     """
     stable, unstable = [], []
-    for i, (result, curve) in enumerate(zip(results, losses, strict=True)):
+    behind = _fall_behind(results, losses, max_examples)
+    for result, curve, falls_behind in zip(results, losses, behind, strict=True):
         point = log_point(result.parameters)
         if result.outcome is Outcome.REACHED:
             stable.append(point)
-        elif result.outcome is Outcome.DIVERGED or climbs(result, curve) or _falls_behind(i, results, losses, max_examples):
+        elif result.outcome is Outcome.DIVERGED or climbs(result, curve) or falls_behind:
             unstable.append(point)
         elif len(curve) >= 2:
             stable.append(point)
     return Stability(tuple(stable), tuple(unstable))
 
 
-def _falls_behind(index: int, results: Sequence[TrialResult], losses: Sequence[Array], max_examples: int) -> bool:
-    """Whether a run is early on far above one with a lower rate and no larger batch, after as many steps.
+def _fall_behind(results: Sequence[TrialResult], losses: Sequence[Array], max_examples: int) -> list[bool]:
+    """Whether each run is early on far above one with a lower rate and no larger batch, after as many steps.
 
     A stable run is not: early on, a higher rate and a larger batch can only help. So a loss that stays at a high plateau
     from the start, which never becomes NaN, is found out by comparison. Later it proves nothing, as a higher rate also
     ends at a higher level of noise.
     """
-    here, steps = log_point(results[index].parameters), _steps(results[index])
-    for other, curve in zip(results, losses, strict=True):
-        there = log_point(other.parameters)
-        if there[1] >= here[1] - 0.02 or there[0] > here[0] + 0.02 or other.outcome is Outcome.DIVERGED:
-            continue
-        early = max(EARLY_SHARE * max_examples / results[index].parameters.global_batch_size, EARLY_STEPS)
-        common = min(early, steps[-1] if len(steps) else 0, _steps(other)[-1] if len(curve) else 0)
-        if common < LEAST_STEPS:
-            continue
-        mine = np.exp(np.interp(np.log(common), np.log(steps), np.log(losses[index])))
-        if mine > BEHIND * np.exp(np.interp(np.log(common), np.log(_steps(other)), np.log(curve))):
-            return True
-    return False
+    points = np.array([log_point(r.parameters) for r in results]).reshape(-1, 2)
+    diverged = np.array([r.outcome is Outcome.DIVERGED for r in results], dtype=bool)
+    curves = [(np.log(_steps(r)), np.log(curve)) for r, curve in zip(results, losses, strict=True)]
+    last = np.array([r.measurements[-1].step if len(r.measurements) > 1 else 0 for r in results])
+
+    @cache
+    def log_losses_at(step: float) -> Array:
+        """Of all runs; of one that ended before, its last."""
+        return np.array([np.interp(np.log(step), *curve) if len(curve[0]) else np.nan for curve in curves])
+
+    behind = []
+    for point, curve, end in zip(points, curves, last, strict=True):
+        early = min(float(end), max(EARLY_SHARE * max_examples / np.exp(point[0]), EARLY_STEPS))
+        common = np.minimum(early, last)
+        others = (points[:, 1] < point[1] - 0.02) & (points[:, 0] <= point[0] + 0.02) & ~diverged
+        others &= common >= LEAST_STEPS
+        if others.any():
+            mine = np.interp(np.log(common[others]), *curve)
+            behind.append(bool((mine > np.log(BEHIND) + log_losses_at(early)[others]).any()))
+        else:
+            behind.append(False)
+    return behind
 
 
 def _steps(result: TrialResult) -> Array:
