@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant
@@ -53,8 +55,7 @@ class Candidates:
         return self._constant(parameters)
 
     def _random(self) -> Parameters:
-        sizes = self._sizes()
-        size = int(sizes[self.rng.integers(len(sizes))])
+        size = int(self._sizes[self.rng.integers(len(self._sizes))])
         at = {axis.name: self._uniform(axis) for axis in self.space.axes()}
         at[self.space.batch_sizes.axis().name] = self.space.batch_sizes.to_axis(size)
         at.update(self._rate(self._limit(size) - abs(self.rng.normal()) * 0.9))
@@ -88,18 +89,26 @@ class Candidates:
             return float(np.exp(self.rng.uniform(np.log(axis.low), np.log(axis.high))))
         return float(self.rng.uniform(axis.low, axis.high))
 
-    def _sizes(self) -> Array:
+    @cached_property
+    def _sizes(self) -> NDArray[np.intp]:
         """Batch sizes within OCTAVES of those that have been tried."""
         tried = [b for b, _ in (*self.belief.stability.stable, *self.belief.stability.unstable)]
         tried = tried or [float(np.log(self.start.global_batch_size))]
         reach = OCTAVES * np.log(2.0) + 1e-9
-        values = np.array(self.space.batch_sizes.values())
+        values = np.array(self.space.batch_sizes.values(), dtype=np.intp)
         near = (np.log(values) >= min(tried) - reach) & (np.log(values) <= max(tried) + reach)
         return values[near] if near.any() else values
 
     def _limit(self, size: int) -> float:
-        limit = float(self.belief.stability.log_limit(np.array([np.log(size)]))[0])
-        return limit if np.isfinite(limit) else float(np.log(self.start.effective_learning_rate))
+        return self._limits[size]
+
+    @cached_property
+    def _limits(self) -> dict[int, float]:
+        """The largest log effective rate at each batch size; that of the start while nothing is known."""
+        sizes = self.space.batch_sizes.values()
+        limits = self.belief.stability.log_limit(np.log(np.array(sizes, dtype=float)))
+        unknown = np.log(self.start.effective_learning_rate)
+        return dict(zip(sizes, np.where(np.isfinite(limits), limits, unknown).tolist(), strict=True))
 
     def _rate(self, log_effective_rate: float) -> dict[str, float]:
         return {"effective_learning_rate": float(np.exp(log_effective_rate))}

@@ -43,7 +43,7 @@ class Stability:
         with np.errstate(invalid="ignore"):
             between = np.where(gap > 0.03, np.minimum(supported + 0.5 * gap, supported + GROWTH), forbidden - 0.05)
         limit = np.where(np.isfinite(forbidden), between, supported + GROWTH)
-        return np.where(np.isfinite(supported), limit, forbidden - 1.0)
+        return np.asarray(np.where(np.isfinite(supported), limit, forbidden - 1.0))
 
     @cached_property
     def _uncontradicted(self) -> Array:
