@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -170,9 +171,12 @@ def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
     points = list(dict.fromkeys(r.parameters for r in results if r.reached is not None))
     cheapest = min(cost for r in results if (cost := cost_to_target(r, belief.cost_per_step)) is not None)
     predicted = belief.expected_costs(points, cap=3.0 * cheapest)
+    runs_at = defaultdict(list)
+    for result in results:
+        runs_at[result.parameters].append(result)
     ranked = []
     for i, point in enumerate(points):
-        runs = [r for r in results if r.parameters == point]
+        runs = runs_at[point]
         hit = predicted.hit[:, i].mean()
         missed = sum(r.reached is None for r in runs)
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + missed) / (PRIOR_RUNS + len(runs))
