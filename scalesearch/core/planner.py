@@ -229,7 +229,9 @@ class Planner:
 
 def _that_fits(space: SearchSpace, results: Sequence[TrialResult]) -> SearchSpace:
     """The space below the batch sizes at which the memory of a device ran out."""
-    too_large = min((r.parameters.global_batch_size for r in results if r.outcome is Outcome.OUT_OF_MEMORY), default=None)
+    too_large = min(
+        (r.parameters.global_batch_size for r in results if r.outcome is Outcome.OUT_OF_MEMORY), default=None
+    )
     if too_large is None:
         return space
     sizes = space.batch_sizes.values()

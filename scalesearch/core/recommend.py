@@ -75,9 +75,7 @@ def cost(result: TrialResult, objective: Objective) -> float | None:
     return result.reached.cost(objective.minimize) if result.reached else None
 
 
-def findings(
-    results: Sequence[TrialResult], objective: Objective, *, leader: Parameters | None = None
-) -> Findings:
+def findings(results: Sequence[TrialResult], objective: Objective, *, leader: Parameters | None = None) -> Findings:
     """Sum up the finished trials of a study.
 
     `leader` are the parameters that the search believes in: they are recommended, by their run of median cost, rather

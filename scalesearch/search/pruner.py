@@ -9,6 +9,8 @@ from optuna.pruners import BasePruner
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+CAP = "cap"  # user attribute of a trial
+
 
 def last_reported_step(trial: FrozenTrial) -> float:
     """The step of the trial's last report, or 0 before the first."""
@@ -25,7 +27,10 @@ def incumbent_cost(study: optuna.Study) -> float | None:
 
 
 class CappingPruner(BasePruner):
-    """Stop a trial once it has cost more than the cheapest trial that reached the target.
+    """Stop a trial once it has cost more than the cheapest trial that reached the target, or than its own cap.
+
+    The cap is what `ScalingSampler` gives a trial, in the unit that the study minimises. It may exceed the incumbent's
+    cost, so that an unlucky run of better parameters can end.
 
     For studies that minimise a cost to target: a trial that reaches the target returns its cost, one that does not is
     pruned or violates a constraint. By default the cost so far is the step of `trial.report`, so report in the unit
@@ -57,7 +62,10 @@ class CappingPruner(BasePruner):
         self._cost = cost
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Whether `trial` has cost more than `margin` times the cheapest complete and feasible trial."""
+        """Whether `trial` has cost more than its cap or, without one, than `margin` times the incumbent."""
+        if CAP in trial.user_attrs:
+            cap = trial.user_attrs[CAP]
+            return cap is not None and self._cost(trial) > cap
         return self.is_beaten(self._cost(trial), by=incumbent_cost(study))
 
     def is_beaten(self, cost: float, *, by: float | None) -> bool:

@@ -14,8 +14,8 @@ from optuna.trial import FrozenTrial, TrialState
 from scalesearch.core.planner import Planner, Proposal
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
 from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.search.pruner import CAP
 
-CAP = "cap"
 WHY = "why"
 History = Callable[[optuna.Study], Sequence[TrialResult]]
 
@@ -97,15 +97,19 @@ def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
 
 def reported_trials(study: optuna.Study, planner: Planner) -> list[TrialResult]:
     """The finished trials of a script that reports the metric at the examples seen and returns the cost to target."""
-    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
     names = {axis.name for axis in planner.space.axes()}
-    return [_reported(t, planner) for t in finished if t.intermediate_values and names <= t.params.keys()]
+    return [_reported(t, planner) for t in finished if names <= t.params.keys()]
 
 
 def _reported(trial: FrozenTrial, planner: Planner) -> TrialResult:
     parameters = planner.space.parameters(trial.params)
     size = parameters.global_batch_size
     per_step = planner.cost_per_step([])(size)
+    reached = _reached(trial, size, per_step, planner.objective)
+    reports = dict(trial.intermediate_values)
+    if reached is not None and planner.objective.target is not None:
+        reports.setdefault(max(1, round(reached.examples)), planner.objective.target)
     measurements = tuple(
         Measurement(
             step=max(1, round(examples / size)) if examples else 0,
@@ -115,23 +119,28 @@ def _reported(trial: FrozenTrial, planner: Planner) -> TrialResult:
             train_loss=value,
             metrics={planner.objective.metric: value},
         )
-        for examples, value in sorted(trial.intermediate_values.items())
+        for examples, value in sorted(reports.items())
     )
-    if measurements[0].step > 0:  # the planner takes the first measurement as the one before training
+    if measurements and measurements[0].step > 0:  # the planner takes the first measurement as the one before training
         measurements = (_at_start(measurements[0]), *measurements)
-    reached = _reached(trial, size, per_step, planner.objective)
-    diverged = not all(math.isfinite(m.train_loss) for m in measurements)
-    outcome = Outcome.REACHED if reached else Outcome.DIVERGED if diverged else Outcome.CAPPED
     return TrialResult(
         number=trial.number,
         parameters=parameters,
         seed=0,
-        outcome=outcome,
+        outcome=_outcome(trial, measurements, reached),
         reason="",
-        cost=Cost(examples=measurements[-1].examples),
+        cost=Cost(examples=measurements[-1].examples if measurements else 0),
         reached=reached,
         measurements=measurements,
     )
+
+
+def _outcome(trial: FrozenTrial, measurements: Sequence[Measurement], reached: Reached | None) -> Outcome:
+    if reached is not None:
+        return Outcome.REACHED
+    if not all(math.isfinite(m.train_loss) for m in measurements):
+        return Outcome.DIVERGED
+    return Outcome.CRASHED if trial.state is TrialState.FAIL else Outcome.CAPPED
 
 
 def _at_start(first: Measurement) -> Measurement:
@@ -162,6 +171,7 @@ def _keep(study: optuna.Study, trial: FrozenTrial, proposal: Proposal) -> None:
     attributes = {CAP: proposal.cap, WHY: proposal.why}
     for key, value in attributes.items():
         study._storage.set_trial_user_attr(trial._trial_id, key, value)
+        trial.set_user_attr(key, value)  # the copy that the script and its pruner see
 
 
 def _distribution(axis: Axis) -> BaseDistribution:

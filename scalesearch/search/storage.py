@@ -21,7 +21,7 @@ from scalesearch.core.recommend import best_value, cost
 from scalesearch.core.results import Cost, Direction, Measurement, Objective, Outcome, TrialResult
 from scalesearch.core.space import SearchSpace
 from scalesearch.errors import StudyError
-from scalesearch.search.pruner import CappingPruner, incumbent_cost
+from scalesearch.search.pruner import CAP, CappingPruner, incumbent_cost
 from scalesearch.search.records import (
     PARAMETERS,
     measurements_from_json,
@@ -30,7 +30,7 @@ from scalesearch.search.records import (
     result_to_json,
 )
 from scalesearch.search.sampler import SamplerName, optuna_sampler
-from scalesearch.search.scaling import CAP, WHY, ScalingSampler, distributions
+from scalesearch.search.scaling import WHY, ScalingSampler, distributions
 
 FLUSH_SECONDS = 1.0
 SQLITE_LOCK_SECONDS = 60

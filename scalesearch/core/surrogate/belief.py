@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.special import ndtri
@@ -40,14 +40,15 @@ class Belief:
     """`model` is None while no run has shown anything."""
 
     objective: Objective
+    max_examples: int
     cost_per_step: Callable[[int], float]
     stability: Stability
-    model: LossCurves | None
-    noise: Noise
-    residual: Residual
-    incumbent: Incumbent | None
-    leaders: tuple[Incumbent, ...]
-    misses_so_far: int
+    model: LossCurves | None = None
+    noise: Noise = field(default_factory=lambda: Noise(level=0.03, bias=0.0, log_cost=0.1))
+    residual: Residual = field(default_factory=Residual)
+    incumbent: Incumbent | None = None
+    leaders: tuple[Incumbent, ...] = ()
+    misses_so_far: int = 0
 
     @property
     def cap_factor(self) -> float:
@@ -65,6 +66,7 @@ class Belief:
             noise=self.noise,
             cost_per_step=self.cost_per_step,
             cap=cap,
+            max_examples=self.max_examples,
         )
         mean, _ = self.residual.at(candidates)
         return Costs(costs.hit * np.exp(mean), costs.miss)
@@ -99,10 +101,10 @@ def believe(
     stability = stability_of(results, losses, max_examples=max_examples)
     curves = [c for r, loss in zip(results, losses, strict=True) if (c := _curve(r, loss)) is not None]
     hits = [r for r in results if r.reached is not None]
-    empty = Belief(objective, cost_per_step, stability, None, Noise(0.03, 0.0, 0.1), Residual(), None, (), 0)
+    belief = Belief(objective, max_examples, cost_per_step, stability)
     misses = sum(r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and not hits for r in results)
     if not curves or objective.target is None:
-        return empty
+        return belief
     target = loss_of(objective.target, objective)
     initial = float(
         np.median([loss_of(r.measurements[0].metrics[objective.metric], objective) for r in results if r.measurements])
@@ -117,25 +119,13 @@ def believe(
         rng=np.random.default_rng((seed, len(results), 7)),
     )
     noise = estimate_noise(results, losses, model=model, target=target)
-    without_residual = Belief(objective, cost_per_step, stability, model, noise, Residual(), None, (), misses)
+    belief = replace(belief, model=model, noise=noise, misses_so_far=misses)
     if not hits:
-        return without_residual
-    residual = fit_residual(
-        results, cost_per_step=cost_per_step, belief_costs=without_residual.expected_costs, noise=noise
-    )
-    fitted = Belief(objective, cost_per_step, stability, model, noise, residual, None, (), misses)
-    ranked = _rank(results, fitted)
-    return Belief(
-        objective,
-        cost_per_step,
-        stability,
-        model,
-        noise,
-        residual,
-        ranked[0],
-        tuple(ranked[:4]),
-        misses,
-    )
+        return belief
+    residual = fit_residual(results, cost_per_step=cost_per_step, belief_costs=belief.expected_costs, noise=noise)
+    belief = replace(belief, residual=residual)
+    ranked = _rank(results, belief)
+    return replace(belief, incumbent=ranked[0], leaders=tuple(ranked[:4]))
 
 
 def loss_of(value: float, objective: Objective) -> float:

@@ -60,11 +60,13 @@ def predict_costs(
     noise: Noise,
     cost_per_step: Callable[[int], float],
     cap: float,
+    max_examples: float,
     draws: int = 7,
 ) -> Costs:
-    """Costs to target of `candidates` up to `cap`, in the unit of `cost_per_step`."""
+    """Costs to target of `candidates` up to `cap`, in the unit of `cost_per_step`, and to the full length of a trial."""
     per_step = np.array([cost_per_step(c.global_batch_size) for c in candidates])
-    most_steps = np.maximum(cap / per_step, 2.0)
+    full_length = max_examples / np.array([c.global_batch_size for c in candidates])
+    most_steps = np.maximum(np.minimum(cap / per_step, full_length), 2.0)
     runs = runs_of(candidates)
     steps = _grid(runs.starts, most_steps)
     losses = np.minimum.accumulate(model.predict(runs, steps), axis=2)
