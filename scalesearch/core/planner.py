@@ -103,6 +103,14 @@ class Planner:
         incumbent = self._belief(results).incumbent
         return incumbent.parameters if incumbent else None
 
+    def is_settled(self, results: Sequence[TrialResult]) -> bool:
+        """Whether the leader is confirmed and going on is expected to gain next to nothing."""
+        belief = self._belief(results)
+        if belief.incumbent is None or belief.incumbent.runs < SETTLED_RUNS:
+            return False
+        _, gain = self._best_improvement(self._candidates(results, belief), belief, belief.incumbent)
+        return gain < SMALL_GAIN * belief.incumbent.cost
+
     def should_stop(self, measured: Sequence[Measurement], proposal: Proposal, results: Sequence[TrialResult]) -> bool:
         """Whether a running trial can be stopped before its cap: its curve, carried on, misses the target."""
         if proposal.why == RANGE:

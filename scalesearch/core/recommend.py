@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from scipy import stats
+
 from scalesearch.core.curve import ScalingCurve, fit_scaling_curve
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Objective, Outcome, TrialResult
@@ -24,6 +27,8 @@ class Candidate:
     cost: float | None
     runs: int
     missed: int = 0
+    interval: tuple[float, float] | None = None
+    """90 % interval of the mean cost, from the runs that got there (geometric mean, Student's t); None below two."""
 
     @property
     def parameters(self) -> Parameters:
@@ -114,8 +119,22 @@ def _candidate(result: TrialResult, results: Sequence[TrialResult], objective: O
     same = [r for r in results if r.parameters == result.parameters]
     cut_short = (Outcome.INTERRUPTED, Outcome.CRASHED)
     runs = sum(r.outcome not in cut_short for r in same)
-    missed = runs - len(_with_cost(same, objective))
-    return Candidate(best=result, cost=cost(result, objective), runs=runs, missed=missed)
+    costs = [c for _, c in _with_cost(same, objective)]
+    return Candidate(
+        best=result,
+        cost=cost(result, objective),
+        runs=runs,
+        missed=runs - len(costs),
+        interval=_interval(costs) if objective.minimize != "metric" else None,
+    )
+
+
+def _interval(costs: Sequence[float]) -> tuple[float, float] | None:
+    if len(costs) < 2 or min(costs) <= 0:
+        return None
+    logs = np.log(costs)
+    half = stats.t.ppf(0.95, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
+    return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
 
 
 def _batch_sizes(results: Sequence[TrialResult], objective: Objective) -> tuple[BatchSizeSummary, ...]:

@@ -62,5 +62,6 @@ def _candidate(candidate: Candidate | None, replicas: int) -> dict[str, Any] | N
         "test_metrics": {k: v if math.isfinite(v) else None for k, v in candidate.best.test_metrics.items()},
         "runs": candidate.runs,
         "missed": candidate.missed,
+        "interval": candidate.interval,
         "trial": candidate.best.number,
     }

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from scalesearch import study as study_module
 from scalesearch.core.budget import Budget
 from scalesearch.core.results import Outcome
 from scalesearch.search import storage as storage_module
 from scalesearch.study import StudyEnded
+from scalesearch.study import run as study_module
 
 from .scripted import REPLICAS, SECONDS_PER_EXAMPLE, TRAIN_EXAMPLES, Clock, Fate, Session, resolved
 

@@ -171,7 +171,8 @@ def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
         missed = sum(r.reached is None for r in runs)
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + missed) / (PRIOR_RUNS + len(runs))
         ranked.append(Incumbent(point, float(hit * (1.0 + (MISS_FACTOR - 1.0) * miss)), float(miss), len(runs)))
-    return sorted(ranked, key=lambda i: i.cost)
+    # Whoever has won only once must be better by a typical run's luck to lead.
+    return sorted(ranked, key=lambda i: i.cost * (1.0 + belief.noise.log_cost * (i.runs == 1)))
 
 
 def _antithetic(count: int) -> Array:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event as Flag
-from typing import Protocol
 
 from scalesearch.core.budget import (
     Budget,
@@ -24,10 +23,12 @@ from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Tria
 from scalesearch.core.stopping import verdict
 from scalesearch.definition import ResolvedStudy
 from scalesearch.errors import StudyError
-from scalesearch.execution.messages import Ended, Event, Measured, TrialRequest
+from scalesearch.execution.messages import Ended, Measured, TrialRequest
 from scalesearch.search.lease import Lease
 from scalesearch.search.sampler import SamplerName
 from scalesearch.search.storage import FLUSH_SECONDS, OpenTrial, StudyStore
+from scalesearch.study.events import StudyEnded, StudyEvent, TrialEnded, TrialMeasured, TrialStarted
+from scalesearch.study.protocols import Executor, Tracker
 
 TICK_SECONDS = 0.5
 STOP_WITHIN_SECONDS = 5.0
@@ -40,59 +41,6 @@ UNIT_NAMES = {
     "wall_clock_seconds": "wall clock",
     "trials": "number of trials",
 }
-
-
-class Executor(Protocol):
-    """Where trials run."""
-
-    @property
-    def is_idle(self) -> bool: ...
-    def submit(self, request: TrialRequest) -> None: ...
-    def next_event(self, *, timeout_seconds: float) -> Event | None: ...
-    def proceed(self) -> None: ...
-    def stop(self, *, evaluate_test: bool = False) -> None: ...
-    def abandon(self) -> None: ...
-
-
-class Tracker(Protocol):
-    """Where a study is written down for people to browse."""
-
-    def trial_started(self, number: int, parameters: Parameters, *, seed: int, is_baseline: bool) -> None: ...
-    def trial_measured(self, number: int, measurement: Measurement) -> None: ...
-    def trial_ended(self, result: TrialResult) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialStarted:
-    trial: OpenTrial
-    spent: Spent
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialMeasured:
-    trial: OpenTrial
-    measurement: Measurement
-    spent: Spent
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialEnded:
-    result: TrialResult
-    findings: Findings
-    spent: Spent
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudyEnded:
-    """`stopped_by` is what ended this run, as a phrase."""
-
-    findings: Findings
-    spent: Spent
-    stopped_by: str
-    by_user: bool
-
-
-StudyEvent = TrialStarted | TrialMeasured | TrialEnded | StudyEnded
 
 
 @dataclass
