@@ -23,8 +23,9 @@ from scalesearch.core.results import Measurement, Objective, Outcome, TrialResul
 from scalesearch.core.schedule import Constant
 from scalesearch.core.space import SearchSpace
 from scalesearch.core.step_time import fit_step_times
-from scalesearch.core.surrogate.belief import Belief, believe
+from scalesearch.core.surrogate.belief import Belief, Incumbent, believe
 from scalesearch.core.surrogate.cost import odds
+from scalesearch.core.surrogate.modes import Array
 from scalesearch.core.surrogate.stability import log_point
 
 RANGE = "range of learning rates"
@@ -34,6 +35,8 @@ RANGE_SHARE = 0.02  # of a full-length run, for each range trial, unless momentu
 RANGE_MOST_SHARE = 0.05
 LEAST_CHANCE = 0.1
 LARGE_GAIN = 0.25  # of the leader's cost: with so much to gain elsewhere, its own run need not be repeated yet
+SMALL_GAIN = 0.01  # of the leader's cost: not worth a trial
+SETTLED_RUNS = 4
 COST_EXPONENT = 0.8  # improvement per cost^0.8: cheap trials are preferred a little less than in proportion
 CONTENDER = 1.15  # times the leader's expected cost: what may still turn out to be better
 CONFIRM_CAP = 1.3
@@ -86,7 +89,13 @@ class Planner:
             return self._confirm(belief)
         if (range_trial := self._range_trial(results, belief)) is not None:
             return range_trial
-        candidates = Candidates(
+        candidates = self._candidates(results, belief)
+        if belief.incumbent is None:
+            return self._first_hit(candidates, belief)
+        return self._improve(candidates, belief, belief.incumbent)
+
+    def _candidates(self, results: Sequence[TrialResult], belief: Belief) -> Candidates:
+        return Candidates(
             space=self.space,
             rng=np.random.default_rng((self.seed, len(results))),
             belief=belief,
@@ -94,9 +103,6 @@ class Planner:
             start=self._start(),
             measured=frozenset(r.parameters for r in results),
         )
-        if belief.incumbent is None:
-            return self._first_hit(candidates, belief)
-        return self._improve(candidates, belief)
 
     def recommend(self, results: Sequence[TrialResult]) -> Parameters | None:
         """The parameters of least expected cost among those that reached the target, or None."""
@@ -218,21 +224,28 @@ class Planner:
         least = min(contenders, key=lambda c: c.runs)
         return Proposal(least.parameters, cap=CONFIRM_CAP * belief.cap_factor * leader.cost, why="confirmation")
 
-    def _improve(self, candidates: Candidates, belief: Belief) -> Proposal:
-        incumbent = belief.incumbent
-        assert incumbent is not None
+    def _improve(self, candidates: Candidates, belief: Belief, incumbent: Incumbent) -> Proposal:
+        best, gain = self._best_improvement(candidates, belief, incumbent)
+        cap = belief.cap_factor * incumbent.cost
+        if belief.worth_repeating(incumbent) and gain < LARGE_GAIN * incumbent.cost:
+            return Proposal(incumbent.parameters, cap=CONFIRM_CAP * cap, why="repeat of the leader")
+        if gain < SMALL_GAIN * incumbent.cost:
+            return self._confirm(belief)
+        return Proposal(best, cap=min(cap, self._full_cost(best, belief)), why="improvement")
+
+    def _best_improvement(
+        self, candidates: Candidates, belief: Belief, incumbent: Incumbent
+    ) -> tuple[Parameters, float]:
+        """The candidate of most expected improvement per cost of its trial, and that improvement."""
         cap = belief.cap_factor * incumbent.cost
 
-        def score(c: Sequence[Parameters]) -> np.ndarray:
+        def score(c: Sequence[Parameters]) -> Array:
             gain, cost = belief.gains(c, cap=cap)
-            return -gain / cost**COST_EXPONENT
+            return np.asarray(-gain / cost**COST_EXPONENT)
 
         pool, scores = candidates.search(score)
         best = pool[int(np.argmin(scores))]
-        gain, _ = belief.gains([best], cap=cap)
-        if belief.worth_repeating(incumbent) and gain[0] < LARGE_GAIN * incumbent.cost:
-            return Proposal(incumbent.parameters, cap=CONFIRM_CAP * cap, why="repeat of the leader")
-        return Proposal(best, cap=min(cap, self._full_cost(best, belief)), why="improvement")
+        return best, float(belief.gains([best], cap=cap)[0][0])
 
 
 def _that_fits(space: SearchSpace, results: Sequence[TrialResult]) -> SearchSpace:

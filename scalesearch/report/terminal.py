@@ -71,7 +71,9 @@ def recommendation_lines(findings: Findings, *, replicas: int, train_examples: i
         return
     yield words.settings(best.parameters, replicas=replicas, train_examples=train_examples)
     reached = best.best.reached
-    runs = "1 run" if best.runs == 1 else f"{best.runs} runs, {best.missed} missed" if best.missed else f"{best.runs} runs"
+    runs = (
+        "1 run" if best.runs == 1 else f"{best.runs} runs, {best.missed} missed" if best.missed else f"{best.runs} runs"
+    )
     if best.interval is not None:
         low, high = (words.cost(value, objective.minimize) for value in best.interval)
         runs = f"90 %: {low} to {high}, {runs}"

@@ -176,9 +176,17 @@ class Study:
             return "stopped by the user"
         if (unit := unit_that_forbids_a_trial(self._budget, self.spent())) is not None:
             return f"the budget is spent ({UNIT_NAMES[unit]})"
+        if self._is_settled():
+            return "nothing more to gain: the leader is confirmed, and another trial is expected to save less than 1 %"
         if self._crashes_in_a_row >= MAX_CRASHES_IN_A_ROW:
             return f"{MAX_CRASHES_IN_A_ROW} trials crashed one after another: {self._store.results()[-1].reason}"
         return None
+
+    def _is_settled(self) -> bool:
+        objective = self.objective
+        if self._sampler_name != "scaling" or objective.target is None:
+            return False
+        return self._planner(objective).is_settled(self._store.results())
 
     def _start_trial(self) -> TrialStarted:
         objective = self.objective
