@@ -48,11 +48,18 @@ class Candidates:
         return [pool[i] for i in new], scores[new]
 
     def without_decay(self) -> Parameters:
-        """A long run at a constant rate safely below the limit."""
-        size = self.start.global_batch_size
-        rate = self._rate(self._limit(size) + np.log(0.6))
-        parameters = self.space.parameters({**self.space.coordinates(self.start), **rate})
-        return self._constant(parameters)
+        """A long run at a constant rate safely below the limit; where that was measured, at a third of it, and so on."""
+        log_rate = self._limit(self.start.global_batch_size) + np.log(0.6)
+        parameters = self._undecayed(log_rate)
+        while (
+            parameters in self.measured and (lower := self._undecayed(log_rate := log_rate - np.log(3.0))) != parameters
+        ):
+            parameters = lower
+        return parameters
+
+    def _undecayed(self, log_effective_rate: float) -> Parameters:
+        at = {**self.space.coordinates(self.start), **self._rate(log_effective_rate)}
+        return self._constant(self.space.parameters(at))
 
     def _random(self) -> Parameters:
         size = int(self._sizes[self.rng.integers(len(self._sizes))])

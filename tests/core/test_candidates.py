@@ -174,6 +174,19 @@ def test_without_decay_is_a_constant_rate_below_the_limit(name: str, known: Beli
         assert np.log(explore.effective_learning_rate) < max(limit, np.log(space.axes()[1].low) + 1e-9)
 
 
+def test_without_decay_a_lower_rate_follows_each_that_was_measured() -> None:
+    space, rates = SPACES["piecewise"], []
+    measured: set[Parameters] = set()
+    for _ in range(4):
+        explore = replace(candidates(space), measured=frozenset(measured)).without_decay()
+        measured.add(explore)
+        rates.append(explore.learning_rate)
+    assert rates == sorted(rates, reverse=True)
+    assert len(set(rates)) == 4
+    lowest = space.nearest(constant(space.learning_rate.low))
+    replace(candidates(space), measured=frozenset({*measured, lowest})).without_decay()  # comes to an end
+
+
 def test_with_nothing_known_it_runs_near_the_start() -> None:
     """A rate at the upper edge of the space would be unstable almost surely."""
     start = constant(0.05)

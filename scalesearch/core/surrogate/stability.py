@@ -57,8 +57,8 @@ class Stability:
 def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max_examples: int) -> Stability:
     """Sort trials into stable and unstable; `losses` are their curves, without the point before training.
 
-    A short stable run supports its rate only as far as it went, which is how it enters: as one point. Runs that were
-    too short to tell are left out.
+    A short stable run supports its rate only as far as it went, which is how it enters: as one point. Runs that
+    measured nothing are left out.
     """
     stable, unstable = [], []
     behind = _fall_behind(results, losses, max_examples)
@@ -68,7 +68,7 @@ def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max
             stable.append(point)
         elif result.outcome is Outcome.DIVERGED or climbs(result, curve) or falls_behind:
             unstable.append(point)
-        elif len(curve) >= 2:
+        elif len(curve):
             stable.append(point)
     return Stability(tuple(stable), tuple(unstable))
 

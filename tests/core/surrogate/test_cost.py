@@ -31,7 +31,9 @@ def crossing_on_every_step(parameters: Parameters, target: float, most_steps: in
 
 
 def predicted(candidates: Sequence[Parameters], *, target: float, noise: Noise = SURE, cap: float = 1000.0) -> Costs:
-    return predict_costs(MODEL, candidates, target=target, noise=noise, cost_per_step=lambda b: 1.0, cap=cap)
+    return predict_costs(
+        MODEL, candidates, target=target, noise=noise, cost_per_step=lambda b: 1.0, cap=cap, max_examples=1e9
+    )
 
 
 def test_thresholds_ascend_around_the_biased_target() -> None:
@@ -72,12 +74,34 @@ def test_no_crossing_lies_beyond_the_cap() -> None:
     assert (capped.miss[free.hit < 0.95 * cap] == 0.0).all()
 
 
+def test_no_crossing_lies_beyond_a_full_length_run() -> None:
+    [parameters] = [CANDIDATES[1]]
+    steps = crossing_on_every_step(parameters, 0.5, 1000)
+    for share, missed in ((1.2, 0.0), (0.7, 1.0)):
+        costs = predict_costs(
+            MODEL,
+            [parameters],
+            target=0.5,
+            noise=SURE,
+            cost_per_step=lambda b: 1.0,
+            cap=1000.0,
+            max_examples=share * steps.max() * parameters.global_batch_size,
+        )
+        assert costs.miss[steps.argmax(), 0] == missed
+
+
 def test_costs_are_in_the_unit_of_a_step() -> None:
     for parameters in CANDIDATES:
         unit = parameters.global_batch_size / 4.0
         steps = predicted([parameters], target=0.7)
         seconds = predict_costs(
-            MODEL, [parameters], target=0.7, noise=SURE, cost_per_step=lambda b: b / 4.0, cap=1000.0 * unit
+            MODEL,
+            [parameters],
+            target=0.7,
+            noise=SURE,
+            cost_per_step=lambda b: b / 4.0,
+            cap=1000.0 * unit,
+            max_examples=1e9,
         )
         np.testing.assert_allclose(seconds.hit, steps.hit * unit)
         np.testing.assert_allclose(seconds.miss, steps.miss)

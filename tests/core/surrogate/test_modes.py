@@ -19,7 +19,8 @@ def recursion(parameters: Parameters, steps: int) -> Array:
         e = rate(parameters.schedule, step * batch) / (1.0 - (parameters.momentum or 0.0))
         factor = (1.0 - e * MODES) ** 2
         decay, noise = factor * decay, factor * noise + e**2 / batch
-    return np.asarray(np.concatenate([decay, noise]))
+    moments: Array = np.concatenate([decay, noise])
+    return moments
 
 
 def at(parameters: Parameters, *steps: float) -> Array:

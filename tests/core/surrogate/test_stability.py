@@ -104,11 +104,11 @@ def test_trials_are_sorted_by_outcome() -> None:
         ended(falling, Outcome.CAPPED, constant(0.1)),
         ended(falling, Outcome.EXHAUSTED, constant(0.2, momentum=0.9)),
         ended([0.05], Outcome.REACHED, constant(0.4, global_batch_size=256)),
-        ended([1.9], Outcome.CAPPED, constant(0.6)),  # too short to tell
+        ended([1.9], Outcome.CAPPED, constant(0.05, global_batch_size=16)),
         ended([], Outcome.OUT_OF_MEMORY, constant(0.3, global_batch_size=4096)),
     )
     np.testing.assert_allclose(known.unstable, points((64, 2.0)))
-    np.testing.assert_allclose(known.stable, points((64, 0.1), (64, 2.0), (256, 0.4)))
+    np.testing.assert_allclose(known.stable, points((64, 0.1), (64, 2.0), (256, 0.4), (16, 0.05)))
 
 
 def test_a_point_is_the_effective_rate() -> None:
