@@ -49,17 +49,10 @@ class Candidates:
 
     def without_decay(self) -> Parameters:
         """A long run at a constant rate safely below the limit; where that was measured, at a third of it, and so on."""
-        log_rate = self._limit(self.start.global_batch_size) + np.log(0.6)
-        parameters = self._undecayed(log_rate)
-        while (
-            parameters in self.measured and (lower := self._undecayed(log_rate := log_rate - np.log(3.0))) != parameters
-        ):
-            parameters = lower
-        return parameters
-
-    def _undecayed(self, log_effective_rate: float) -> Parameters:
-        at = {**self.space.coordinates(self.start), **self._rate(log_effective_rate)}
-        return self._constant(self.space.parameters(at))
+        at, limit = self.space.coordinates(self.start), self._limit(self.start.global_batch_size)
+        rates = [self._rate(limit + np.log(0.6) - k * np.log(3.0)) for k in range(8)]
+        runs = [self._constant(self.space.parameters({**at, **rate})) for rate in rates]
+        return next((run for run in runs if run not in self.measured), runs[-1])
 
     def _random(self) -> Parameters:
         size = int(self._sizes[self.rng.integers(len(self._sizes))])

@@ -19,12 +19,12 @@ def recursion(parameters: Parameters, steps: int) -> Array:
         e = rate(parameters.schedule, step * batch) / (1.0 - (parameters.momentum or 0.0))
         factor = (1.0 - e * MODES) ** 2
         decay, noise = factor * decay, factor * noise + e**2 / batch
-    moments: Array = np.concatenate([decay, noise])
-    return moments
+    return np.concatenate([decay, noise])
 
 
 def at(parameters: Parameters, *steps: float) -> Array:
-    return features(MODES, runs_of([parameters]), np.array([steps], dtype=float))[0]
+    [values] = features(MODES, runs_of([parameters]), np.array([steps], dtype=float))
+    return np.asarray(values)
 
 
 @pytest.mark.parametrize(
