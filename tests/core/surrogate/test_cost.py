@@ -59,6 +59,24 @@ def test_the_crossing_is_that_of_the_model(target: float) -> None:
     assert crossed >= 3
 
 
+@pytest.mark.parametrize("boundary", [200, 430, 777, 940])
+def test_the_drop_after_a_late_decay_is_seen_where_it_is(boundary: int) -> None:
+    """The geometric points alone are up to 80 steps apart there."""
+    fast_and_slow = LossCurves(np.array([1.0, 3e-3]), np.array([[0.1, 1.0, 40.0, 0.0]]))
+    parameters = decaying(1.5, boundary)
+    losses = fast_and_slow.predict(runs_of([parameters]), np.array([[boundary, boundary + 4.0]]))[0, 0]
+    costs = predict_costs(
+        fast_and_slow,
+        [parameters],
+        target=float(losses.mean()),
+        noise=SURE,
+        cost_per_step=lambda b: 1.0,
+        cap=1000.0,
+        max_examples=1e9,
+    )
+    assert boundary < costs.hit[0, 0] < boundary + 6
+
+
 def test_what_is_never_reached_costs_the_cap() -> None:
     costs = predicted(CANDIDATES, target=1e-3, cap=700.0)
     assert (costs.miss == 1.0).all()

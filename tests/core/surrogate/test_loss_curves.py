@@ -97,6 +97,18 @@ def test_more_runs_agree_more() -> None:
     assert disagreement(many) < 0.5 * disagreement(few)
 
 
+def test_runs_that_contradict_each_other_divide_the_ensemble() -> None:
+    """Two runs of the same parameters, one of them far luckier: each member trusts some runs more than others."""
+    seen = curve(EXACT, decaying(1.0, 150))
+    agreeing, contradicting = (
+        [replace(seen, losses=seen.losses / factor), replace(seen, losses=seen.losses * factor)]
+        for factor in (1.0, 1.3)
+    )
+    spread = [float(log_predictions(fitted(curves), seen).std(axis=0).mean()) for curves in (agreeing, contradicting)]
+    assert spread[1] > 0.05
+    assert spread[1] > 2.0 * spread[0]
+
+
 def test_one_batch_size_leaves_open_what_a_larger_one_brings() -> None:
     """A plateau may be gradient noise, which a larger batch removes, or slow modes, which it does not."""
     plateau = curve(EXACT, constant(1.0), max_examples=300 * 64)

@@ -31,8 +31,8 @@ def ended(values: Sequence[float], outcome: Outcome, parameters: Parameters) -> 
     return result, np.array(values)
 
 
-def sorted_out(*trials: tuple[TrialResult, Array]) -> Stability:
-    return stability_of([r for r, _ in trials], [losses for _, losses in trials], max_examples=MAX_EXAMPLES)
+def sorted_out(*trials: tuple[TrialResult, Array], max_examples: int = MAX_EXAMPLES) -> Stability:
+    return stability_of([r for r, _ in trials], [losses for _, losses in trials], max_examples=max_examples)
 
 
 def test_the_limit_lies_between_stable_and_unstable() -> None:
@@ -137,6 +137,43 @@ def test_healthy_noisy_curves_do_not_climb() -> None:
     noisy = replace(EASY, target=1e-6, run_noise=replace(EASY.run_noise, evaluation=0.06))
     for seed in range(20):
         assert not climbs_in(run(noisy, constant(1.2, global_batch_size=32), max_examples=30_000, seed=seed))
+
+
+HIGH_PLATEAU = [2.0, 1.9, 1.9, 1.9, 1.9]  # after 10, 20, … steps
+FALLING = [1.5, 1.2, 1.0, 0.9, 0.8]
+
+
+def test_a_high_plateau_from_the_start_is_found_out_by_a_lower_rate() -> None:
+    """It neither diverges nor climbs."""
+    known = sorted_out(
+        ended(FALLING, Outcome.CAPPED, constant(0.1)), ended(HIGH_PLATEAU, Outcome.CAPPED, constant(1.0))
+    )
+    np.testing.assert_allclose(known.stable, points((64, 0.1)))
+    np.testing.assert_allclose(known.unstable, points((64, 1.0)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ended(FALLING, Outcome.CAPPED, constant(2.0)),
+        ended(FALLING, Outcome.CAPPED, constant(0.1, global_batch_size=512)),
+        ended([1.8, 1.5, 1.4, 1.35, 1.3], Outcome.CAPPED, constant(0.1)),
+        ended(
+            [*HIGH_PLATEAU[:3], 1.0, 0.5], Outcome.CAPPED, constant(0.1)
+        ),  # that it falls behind later proves nothing
+    ],
+    ids=["higher rate", "larger batch", "hardly better", "better later"],
+)
+def test_a_slow_run_is_not_unstable_without_such_evidence(other: tuple[TrialResult, Array]) -> None:
+    slow = ended(HIGH_PLATEAU, Outcome.CAPPED, constant(1.0))
+    assert sorted_out(slow, other, max_examples=20 * 20 * 64).unstable == ()
+
+
+def test_what_reached_the_target_did_not_fall_behind() -> None:
+    known = sorted_out(
+        ended(FALLING, Outcome.CAPPED, constant(0.1)), ended([*HIGH_PLATEAU, 0.05], Outcome.REACHED, constant(1.0))
+    )
+    assert known.unstable == ()
 
 
 def test_a_curve_is_judged_at_its_first_rate_only() -> None:
