@@ -62,6 +62,9 @@ class Findings:
     caveats: tuple[str, ...]
 
 
+MUCH_FASTER = 0.85  # of the recommendation's cost: a single run below it needs a word
+
+
 def best_value(result: TrialResult, objective: Objective) -> float | None:
     """The best value of the objective's metric that the trial measured, or None without a finite one."""
     values = [m.metrics[objective.metric] for m in result.measurements]
@@ -102,7 +105,7 @@ def findings(results: Sequence[TrialResult], objective: Objective, *, leader: Pa
         curve=curve,
         outcomes=Counter(r.outcome for r in results),
         closest=_closest(results, objective),
-        caveats=tuple(_caveats(recommendation, batch_sizes, curve)),
+        caveats=tuple(_caveats(recommendation, ranked, batch_sizes, curve)),
     )
 
 
@@ -166,10 +169,20 @@ def _closest(results: Sequence[TrialResult], objective: Objective) -> TrialResul
 
 
 def _caveats(
-    recommendation: Candidate | None, batch_sizes: Sequence[BatchSizeSummary], curve: ScalingCurve | None
+    recommendation: Candidate | None,
+    ranked: Sequence[tuple[TrialResult, float]],
+    batch_sizes: Sequence[BatchSizeSummary],
+    curve: ScalingCurve | None,
 ) -> Iterable[str]:
     if recommendation is None:
         return
+    fastest, least = ranked[0]
+    if fastest.parameters != recommendation.parameters and least < MUCH_FASTER * (recommendation.cost or 0.0):
+        yield (
+            f"trial {fastest.number} (global batch {fastest.parameters.global_batch_size:,}) was faster, "
+            f"at {least / (recommendation.cost or 1.0):.0%} of the cost, but settings like it missed the target or took "
+            "longer, so it is taken for luck"
+        )
     if recommendation.runs == 1:
         yield "the recommendation was run once: a single best run is partly luck, so expect somewhat more"
     if recommendation.missed:

@@ -1,5 +1,6 @@
 """The search: Optuna samplers, the capping pruner, and the storage that is the truth about a study."""
 
 from scalesearch.search.pruner import CappingPruner
+from scalesearch.search.scaling import ScalingSampler, suggest
 
-__all__ = ["CappingPruner"]
+__all__ = ["CappingPruner", "ScalingSampler", "suggest"]

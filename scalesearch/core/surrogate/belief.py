@@ -20,7 +20,8 @@ from scalesearch.core.surrogate.stability import Stability, stability_of
 
 MEMBERS = 10
 CAP_FACTORS = (1.15, 2.5)
-PRIOR_RUNS = 2.0  # how many runs the model's chance of a miss counts for
+LEAST_MODEL_ERROR = 0.03  # of a predicted log cost, corrected by the residual
+PRIOR_RUNS = 1.0  # how many runs the model's chance of a miss counts for
 SUSPICIOUS_MISS = 0.1
 NOISY = 0.08  # standard deviation of log cost above which one run proves little
 
@@ -155,22 +156,29 @@ def _curve(result: TrialResult, losses: Array) -> Curve | None:
 def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
     """Parameters that reached the target, by expected cost.
 
-    The cost is the model's with the residual's correction, which has seen the runs themselves but pools them with their
-    neighbours: a single lucky run does not lead.
+    The model, corrected by what was seen nearby, and the runs themselves are weighed by their errors: where the model is
+    right, a single lucky run does not lead; where it is wrong, runs that repeat their result do.
     """
-    points = list(dict.fromkeys(r.parameters for r in results if r.reached is not None))
-    cheapest = min(cost for r in results if (cost := cost_to_target(r, belief.cost_per_step)) is not None)
-    predicted = belief.expected_costs(points, cap=3.0 * cheapest)
     runs_at = defaultdict(list)
     for result in results:
         runs_at[result.parameters].append(result)
+    points = [p for p, runs in runs_at.items() if any(r.reached for r in runs)]
+    costs = [[c for r in runs_at[p] if (c := cost_to_target(r, belief.cost_per_step)) is not None] for p in points]
+    predicted = belief.expected_costs(points, cap=3.0 * min(min(c) for c in costs))
+    log_model = np.log(predicted.hit.mean(axis=0))
+    log_seen = np.array([np.mean(np.log(c)) for c in costs])
+    count = np.array([len(c) for c in costs])
+    run_variance = belief.noise.log_cost**2
+    excess = np.mean((log_seen - log_model) ** 2 - run_variance / count)
+    model_variance = max(LEAST_MODEL_ERROR**2, float(excess))
+    seen = model_variance / (model_variance + run_variance / count)
+    hits = np.exp(seen * log_seen + (1.0 - seen) * log_model)
     ranked = []
     for i, point in enumerate(points):
-        runs = runs_at[point]
-        hit = predicted.hit[:, i].mean()
-        missed = sum(r.reached is None for r in runs)
-        miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + missed) / (PRIOR_RUNS + len(runs))
-        ranked.append(Incumbent(point, float(hit * (1.0 + (MISS_FACTOR - 1.0) * miss)), float(miss), len(runs)))
+        runs = len(runs_at[point])
+        miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + runs - count[i]) / (PRIOR_RUNS + runs)
+        cost = hits[i] * (1.0 + (MISS_FACTOR - 1.0) * miss)
+        ranked.append(Incumbent(point, float(cost), float(miss), runs))
     # Whoever has won only once must be better by a typical run's luck to lead.
     return sorted(ranked, key=lambda i: i.cost * (1.0 + belief.noise.log_cost * (i.runs == 1)))
 
