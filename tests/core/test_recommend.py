@@ -205,3 +205,40 @@ def test_without_trials_nothing_is_found() -> None:
     assert (result.recommendation, result.baseline, result.curve, result.closest) == (None, None, None, None)
     assert (result.batch_sizes, result.outcomes, result.caveats) == ((), {}, ())
     assert result.objective.metric == METRIC
+
+
+def test_the_leader_is_recommended_by_its_median_run_though_a_lucky_run_was_faster() -> None:
+    slow, slower = [*[0.9] * 5, 0.05], [*[0.9] * 7, 0.05]
+    results = [
+        trial(0, FASTER, Outcome.REACHED, learning_rate=0.3),
+        trial(1, slower, Outcome.REACHED),
+        trial(2, REACHED, Outcome.REACHED),
+        trial(3, slow, Outcome.REACHED),
+        trial(4, [0.9, 0.5], Outcome.CAPPED),
+    ]
+    result = findings(results, OBJECTIVE, leader=results[1].parameters)
+    assert result.recommendation is not None
+    assert recommended(result) == 3
+    assert (result.recommendation.runs, result.recommendation.missed) == (4, 1)
+    assert any("trial 0" in caveat and "luck" in caveat for caveat in result.caveats)
+    assert any("1 of 4 runs" in caveat for caveat in result.caveats)
+
+
+def test_a_leader_that_never_reached_the_target_is_not_recommended() -> None:
+    results = [trial(0, FASTER, Outcome.REACHED, learning_rate=0.3), trial(1, [0.9, 0.5], Outcome.CAPPED)]
+    assert recommended(findings(results, OBJECTIVE, leader=results[1].parameters)) == 0
+
+
+def test_the_interval_is_that_of_students_t_on_log_cost() -> None:
+    results = [trial(n, [*[0.9] * (n + 1), 0.05], Outcome.REACHED) for n in (4, 5, 7)]
+    candidate = findings(results, OBJECTIVE, leader=results[0].parameters).recommendation
+    assert candidate is not None
+    assert candidate.interval is not None
+    logs = [math.log(cost(r, OBJECTIVE) or 0.0) for r in results]
+    mean = sum(logs) / 3
+    sd = math.sqrt(sum((x - mean) ** 2 for x in logs) / 2)
+    half = 2.919986 * sd / math.sqrt(3)  # the 95 % quantile of t with 2 degrees of freedom
+    assert candidate.interval == pytest.approx((math.exp(mean - half), math.exp(mean + half)), rel=1e-5)
+    alone = found(results[0]).recommendation
+    assert alone is not None
+    assert alone.interval is None

@@ -17,7 +17,7 @@ from .trials import AT_THE_END, METRIC, along_a_curve, found, trial
 CANDIDATE = {
     "global_batch_size", "per_replica_batch_size", "accumulation", "replicas", "learning_rate", "momentum", "schedule",
     "decay_boundaries_examples", "decay_factor", "end_factor", "cost", "steps_to_target", "examples_to_target",
-    "seconds_to_target", "test_metrics", "runs", "trial",
+    "seconds_to_target", "test_metrics", "runs", "missed", "interval", "trial",
 }  # fmt: skip
 SPENT = Spent(examples=12_345, epochs=0.5, device_seconds=60.0, wall_clock_seconds=35.5, trials=4)
 
@@ -85,6 +85,8 @@ def test_the_recommendation_is_in_natural_units() -> None:
         "seconds_to_target": pytest.approx(1.8889, rel=1e-4),
         "test_metrics": {"test/classification_error": 0.06},
         "runs": 1,
+        "missed": 0,
+        "interval": None,
         "trial": 3,
     }
 
