@@ -36,6 +36,11 @@ class Case:
     replicas: int
     global_batch_size: int
 
+    @property
+    def is_conv(self) -> bool:
+        """Whether a step takes so long that a few turns must do."""
+        return self.model in ("simple_cnn", "resnet_8")
+
 
 CASES = (
     Case("softmax", 1, 64),
@@ -62,7 +67,14 @@ def main() -> None:
     if options.case is not None:
         sys.stdout.write(json.dumps(measure(cases[options.case], quick=options.quick)))
         return
-    show([row for number in range(len(cases)) for row in measure_in_child(number, quick=options.quick)])
+    rows: list[dict[str, Any]] = []
+    for number, case in enumerate(cases):
+        sys.stderr.write(f"measuring {number + 1} of {len(cases)}: {case}\n")
+        rows += measure_in_child(number, quick=options.quick)
+        show(
+            rows[-3:] if rows[-1]["kind"] == "trials" else rows[-2:]
+        )  # a long run that is broken off has shown something
+    show(rows)
 
 
 def measure_in_child(number: int, *, quick: bool) -> list[dict[str, Any]]:
@@ -115,7 +127,7 @@ def measure(case: Case, *, quick: bool) -> list[dict[str, Any]]:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from scalesearch.training.devices import configure_devices
 
-    turns, seconds = (2, 1.0) if quick else (5, 3.0)
+    turns, seconds = (2, 1.0) if quick else (3 if case.global_batch_size * case.is_conv >= 512 else 5, 3.0)
     pair = Pair(case, configure_devices(case.replicas))
     rows: list[dict[str, Any]] = [
         {"kind": "epoch", **vars(case), **pair.inside_an_epoch(turns, seconds)},
