@@ -135,7 +135,9 @@ class TrainingLoop:
         return [*(tf.convert_to_tensor(g) for g in gradients), loss]
 
     def _apply(self, gradients_and_loss: list[Any], rate: Any) -> Any:
-        summed = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients_and_loss)
+        summed = gradients_and_loss
+        if self._replicas > 1:
+            summed = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, summed)
         self._optimizer.apply(summed[:-1], self._variables, learning_rate=rate)
         return summed[-1]
 
