@@ -17,6 +17,7 @@ AMPLITUDE = 0.1
 COMMON = 0.1  # an error that all predictions share
 LENGTHS = (1.0, 0.4, 0.5)  # in log batch, log effective rate, log of each boundary
 LARGEST = 0.7
+MOST_RUNS = 300  # the latest: the cost of a Gaussian process grows with their cube
 BEYOND = 0.8  # how far, in standard deviations, a censored run is expected to lie beyond its cap
 LEAST_BEYOND = 0.1
 
@@ -52,7 +53,7 @@ def fit_residual(
         for r in results
         if r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and r.reached is None and _last_step(r) > 0
     ]
-    used = hits + censored
+    used = sorted(hits + censored, key=lambda r: r.number)[-MOST_RUNS:]
     steps = [r.reached.steps if r.reached else _last_step(r) for r in used]
     spent = [n * cost_per_step(r.parameters.global_batch_size) for n, r in zip(steps, used, strict=True)]
     predicted = belief_costs([r.parameters for r in used], cap=4.0 * max(spent))
