@@ -28,7 +28,7 @@ class Outcome(StrEnum):
 
 OUTCOME_MEANING: Mapping[Outcome, str] = {
     Outcome.REACHED: "reached the target",
-    Outcome.CAPPED: "stopped: it had spent more than the best trial and could no longer win",
+    Outcome.CAPPED: "stopped early: it could no longer win, or had shown what it was run for",
     Outcome.EXHAUSTED: "ran its full length without reaching the target",
     Outcome.DIVERGED: "diverged: the loss became non-finite or climbed far above its own minimum",
     Outcome.OUT_OF_MEMORY: "did not fit in device memory",
