@@ -86,12 +86,12 @@ def cost(result: TrialResult, objective: Objective) -> float | None:
 def findings(results: Sequence[TrialResult], objective: Objective, *, leader: Parameters | None = None) -> Findings:
     """Sum up the finished trials of a study.
 
-    `leader` are the parameters that the search believes in: they are recommended, by their run of median cost, rather
-    than the single best run.
+    `leader` are the parameters that the search believes in: they are recommended, by their run of median cost (of two in
+    the middle, the dearer one), rather than the single best run.
     """
     ranked = sorted(_with_cost(results, objective), key=lambda rc: _ascending(rc[1], objective))
     led = [r for r, _ in ranked if r.parameters == leader] or [r for r, _ in ranked[:1]]
-    recommendation = _candidate(led[(len(led) - 1) // 2], results, objective) if led else None
+    recommendation = _candidate(led[len(led) // 2], results, objective) if led else None
     batch_sizes = _batch_sizes(results, objective)
     steps = {b.global_batch_size: b.steps_to_target for b in batch_sizes if b.steps_to_target is not None}
     curve = fit_scaling_curve(steps)
