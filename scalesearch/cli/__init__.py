@@ -158,10 +158,10 @@ def studies(storage: str, as_json: bool) -> None:
     """
     from scalesearch.cli.summary import Summary
     from scalesearch.report import words
-    from scalesearch.search.storage import StudyStore, open_storage, study_names
+    from scalesearch.search.storage import StudyStore, is_missing, open_storage, study_names
 
-    opened = open_storage(storage)
-    stores = [StudyStore(opened, name) for name in study_names(opened)]
+    opened = None if is_missing(storage) else open_storage(storage)
+    stores = [StudyStore(opened, name) for name in study_names(opened)] if opened else []
     summaries = [Summary.of(store) for store in stores if Summary.exists(store)]
     if as_json:
         click.echo(json.dumps([summary.as_json() for summary in summaries], allow_nan=False))
@@ -191,7 +191,7 @@ def report(study_name: str, storage: str, as_json: bool) -> None:
     from scalesearch.cli.summary import Summary
     from scalesearch.search.storage import StudyStore, open_storage
 
-    store = StudyStore(open_storage(storage), study_name)
+    store = StudyStore(open_storage(storage, create=False), study_name)
     if not Summary.exists(store):
         raise StudyError(f"study {study_name!r} was not made by scalesearch")
     summary = Summary.of(store)

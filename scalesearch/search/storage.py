@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,8 +64,12 @@ class OpenTrial:
     why: str = ""
 
 
-def open_storage(url: str) -> optuna.storages.BaseStorage:
-    """Optuna's storage at `url`. Raises StudyError if it cannot be opened."""
+def open_storage(url: str, *, create: bool = True) -> optuna.storages.BaseStorage:
+    """Optuna's storage at `url`. Raises StudyError if it cannot be opened or, without `create`, is not there yet."""
+    if not create and is_missing(url):
+        raise StudyError(
+            f"there is no study storage {url} here ({Path.cwd()}): go to the folder of your studies, or give --storage"
+        )
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     for attempt in range(5):
         try:
@@ -93,6 +98,12 @@ def _sqlite(url: str) -> optuna.storages.BaseStorage:
     event.listen(storage.engine, "connect", configure)
     storage.engine.dispose()  # connections made before the listener keep the slow mode
     return optuna.storages.get_storage(storage)  # with its cache of finished trials
+
+
+def is_missing(url: str) -> bool:
+    """Whether `url` is an SQLite file that could be there but is not."""
+    path = Path(url.removeprefix("sqlite:///"))
+    return url.startswith("sqlite:///") and path.parent.is_dir() and not path.exists()
 
 
 def study_names(storage: optuna.storages.BaseStorage) -> list[str]:

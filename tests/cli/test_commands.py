@@ -168,3 +168,12 @@ def test_the_workloads_are_listed(folder: Path) -> None:
     text = invoke("workloads")
     assert text.exit_code == 0
     assert all(name.split("/")[1] in text.stdout for name in names)
+
+
+@pytest.mark.parametrize("command", [["studies"], ["report", "digits_mlp-r1"]])
+def test_reading_in_the_wrong_folder_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
+    result = invoke(*command)
+    assert list(tmp_path.iterdir()) == []
+    if command[0] == "report":
+        assert result.exit_code == 2
+        assert "there is no study storage sqlite:///scalesearch.db here" in result.stderr
