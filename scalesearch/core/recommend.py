@@ -100,7 +100,7 @@ def findings(results: Sequence[TrialResult], objective: Objective, *, leader: Pa
     return Findings(
         objective=objective,
         recommendation=recommendation,
-        baseline=_candidate(baselines[0], results, objective) if baselines else None,
+        baseline=_candidate(_typical(baselines[0], ranked), results, objective) if baselines else None,
         batch_sizes=batch_sizes,
         curve=curve,
         outcomes=Counter(r.outcome for r in results),
@@ -138,6 +138,12 @@ def _interval(costs: Sequence[float]) -> tuple[float, float] | None:
     logs = np.log(costs)
     half = stats.t.ppf(0.95, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs))
     return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
+
+
+def _typical(baseline: TrialResult, ranked: Sequence[tuple[TrialResult, float]]) -> TrialResult:
+    """The median of all runs of the baseline's parameters; of two in the middle the cheaper one, so as not to flatter us."""
+    same = [r for r, _ in ranked if r.parameters == baseline.parameters]
+    return same[(len(same) - 1) // 2] if same else baseline
 
 
 def _batch_sizes(results: Sequence[TrialResult], objective: Objective) -> tuple[BatchSizeSummary, ...]:

@@ -242,3 +242,15 @@ def test_the_interval_is_that_of_students_t_on_log_cost() -> None:
     alone = found(results[0]).recommendation
     assert alone is not None
     assert alone.interval is None
+
+
+def test_the_baseline_is_compared_by_the_median_of_all_its_runs() -> None:
+    slow = [*[0.9] * 9, 0.05]
+    results = [
+        trial(0, slow, Outcome.REACHED, is_baseline=True),
+        trial(1, REACHED, Outcome.REACHED),
+        trial(2, FASTER, Outcome.REACHED, learning_rate=0.3),
+    ]
+    baseline = found(*results).baseline
+    assert baseline is not None
+    assert (baseline.best.number, baseline.runs) == (1, 2)
