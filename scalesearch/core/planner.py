@@ -47,13 +47,12 @@ UNREACHED_SHARE = 0.4  # of a full-length run, for a run that is to show the mod
 class Proposal:
     """A trial to run.
 
-    `cap` is the cost, in the goal's unit, after which to stop it; None: its full length. `seed` None: a fresh one.
+    `cap` is the cost, in the goal's unit, after which to stop it; None: its full length.
     """
 
     parameters: Parameters
     cap: float | None
     why: str
-    seed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner, Proposal
 from scalesearch.core.recommend import Findings, findings
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing
+from scalesearch.core.step_time import fit_step_times
 from scalesearch.core.stopping import verdict
 from scalesearch.definition import ResolvedStudy
 from scalesearch.errors import StudyError
@@ -49,6 +50,7 @@ class _Running:
 
     trial: OpenTrial
     objective: Objective
+    planner: Planner
     measurements: list[Measurement]
     started: float
     stop: tuple[Outcome, str] | None = None
@@ -190,16 +192,17 @@ class Study:
 
     def _start_trial(self) -> TrialStarted:
         objective = self.objective
-        trial = self._store.ask(
-            self._resolved.space, sampler_name=self._sampler_name, seed=self._seed, planner=self._planner(objective)
-        )
+        planner = self._planner(objective)
+        trial = self._store.ask(self._resolved.space, sampler_name=self._sampler_name, seed=self._seed, planner=planner)
         request = TrialRequest(
             number=trial.number,
             parameters=trial.parameters,
             seed=trial.seed,
             plan=self._resolved.evaluation_plan(trial.parameters, objective),
         )
-        self._running = _Running(trial, objective, [], self._clock())
+        # No trial ends meanwhile, so the step times are fitted once and not at every evaluation, while the worker waits.
+        planner = replace(planner, step_seconds=fit_step_times(self._store.results()))
+        self._running = _Running(trial, objective, planner, [], self._clock())
         self._executor.submit(request)
         self._tracker.trial_started(trial.number, trial.parameters, seed=trial.seed, is_baseline=trial.is_baseline)
         return TrialStarted(trial=trial, spent=self.spent())
@@ -242,7 +245,7 @@ class Study:
     def _why_planner_stops(self, running: _Running) -> tuple[Outcome, str] | None:
         """Capped trials of the planner: by the cap that it gave them, or because their curve misses the target."""
         trial, results = running.trial, self._store.results()
-        planner = self._planner(running.objective)
+        planner = running.planner
         per_step = planner.cost_per_step(results)(trial.parameters.global_batch_size)
         proposal = Proposal(trial.parameters, cap=trial.cap, why=trial.why)
         if trial.cap is not None and running.measurements[-1].step * per_step > trial.cap:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import optuna
-from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.trial import Trial, TrialState
@@ -18,7 +17,7 @@ from search_workloads import Stop
 
 from scalesearch.core.extrapolation import misses_target
 from scalesearch.core.results import Measurement, Outcome, TrialResult
-from scalesearch.core.space import Axis
+from scalesearch.search.scaling import distributions
 
 REPORTS = 20  # to a pruner, evenly over a full-length trial
 DIVERGED_PENALTY = 4.0
@@ -66,7 +65,6 @@ def _scaling(environment: Environment) -> None:
         environment.run(
             proposal.parameters,
             cap=proposal.cap,
-            seed=proposal.seed,
             should_stop=partial(planner.should_stop, proposal=proposal, results=before),
         )
         environment.recommend(planner.recommend(environment.results))
@@ -95,11 +93,10 @@ def _optuna(
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space, first_guess = environment.problem.space, environment.problem.first_guess
-    distributions = {axis.name: _distribution(axis) for axis in space.axes()}
     study = optuna.create_study(sampler=sampler(environment.problem.seed), pruner=pruner or optuna.pruners.NopPruner())
     study.enqueue_trial(space.coordinates(first_guess))
     while environment.has_budget:
-        trial = study.ask(distributions)
+        trial = study.ask(distributions(space))
         best = environment.best
         cap = environment.cost_to_target(best) if caps and best else environment.full_cost
         parameters = space.parameters(trial.params)
@@ -155,9 +152,3 @@ class _PrunerStop:
             if self._trial.should_prune():
                 return True
         return False
-
-
-def _distribution(axis: Axis) -> BaseDistribution:
-    if axis.integer:
-        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
-    return FloatDistribution(axis.low, axis.high, log=axis.log)

@@ -91,7 +91,7 @@ def run_proposal(
         proposal.parameters,
         max_examples=planner.max_examples,
         goal=planner.objective.minimize,
-        seed=1000 * planner.seed + len(results) if proposal.seed is None else proposal.seed,
+        seed=1000 * planner.seed + len(results),
         max_steps=math.inf if proposal.cap is None else proposal.cap / per_step,
         should_stop=partial(planner.should_stop, proposal=proposal, results=tuple(results)),
     )
