@@ -5,6 +5,9 @@ ScalesearchError
 ├── DataError         a data set that is missing or damaged
 ├── WorkloadError     a workload that cannot be found or built
 ├── StudyError        a study that cannot be started or continued
+├── ProfileError      a profile that cannot be read, or is of another workload
+├── WorkerLost        a worker that died or fell silent outside of a trial
+├── SnapshotError     a trial's saved state that cannot be written, read or continued
 └── OutOfMemory       a batch that does not fit on its device
 """
 
@@ -27,6 +30,18 @@ class WorkloadError(ScalesearchError):
 
 class StudyError(ScalesearchError):
     """A study cannot be started or continued as asked."""
+
+
+class ProfileError(ScalesearchError):
+    """A profile cannot be read, or is of another workload or machine; the message names the file."""
+
+
+class WorkerLost(ScalesearchError):
+    """A worker died or fell silent while it did something else than a trial, whose end is an outcome."""
+
+
+class SnapshotError(ScalesearchError):
+    """A trial's saved state cannot be written, read or continued; the message names the file."""
 
 
 class OutOfMemory(ScalesearchError):

@@ -110,17 +110,248 @@ def study(
       python -m scalesearch study studies/fashion_mnist_mlp.toml --replicas 2 --budget 30m
     """
     started = time.monotonic()
-    from scalesearch.cli.run import StudyOptions, run_study
+    from scalesearch.cli.stop import interrupted_by_sigterm
 
-    options = StudyOptions(
+    with interrupted_by_sigterm():
+        from scalesearch.cli.run import StudyOptions, run_study
+
+        options = StudyOptions(
+            definition_path=definition,
+            budget=budget,
+            replicas=replicas,
+            storage_url=storage,
+            tracking_uri=None if tracking_uri == "none" else tracking_uri,
+            as_json=as_json,
+        )
+        sys.exit(run_study(options, started=started))
+
+
+def _parse_replicas(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
+    try:
+        counts = [int(part) for part in text.split(",")] if text is not None else []
+    except ValueError:
+        counts = [0]
+    if any(count < 1 for count in counts):
+        raise click.BadParameter(f"{text!r} is not a list of numbers of replicas: expected e.g. 4, or 1,2,4")
+    return tuple(sorted(set(counts)))
+
+
+def _parse_seconds(ctx: click.Context, parameter: click.Parameter, text: str) -> float:
+    from scalesearch.core.quantities import parse_seconds
+
+    try:
+        seconds = parse_seconds(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if seconds <= 0:
+        raise click.BadParameter(f"a duration must be positive, but got {text!r}")
+    return seconds
+
+
+@main.command()
+@click.argument("definition", type=click.Path(path_type=Path))
+@click.option(
+    "--replicas",
+    callback=_parse_replicas,
+    metavar="N,N,…",
+    help="Numbers of replicas to profile, e.g. 1,2,4; by default the definition's.",
+)
+@click.option(
+    "--export", type=click.Path(path_type=Path, dir_okay=False), help="Write the profile to this file, as JSON."
+)
+@click.option("--again", is_flag=True, help="Measure anew what was measured before.")
+@click.option(
+    "--limit",
+    default="20s",
+    show_default=True,
+    callback=_parse_seconds,
+    help="Time for each number of replicas, compilation apart.",
+)
+@_storage_option
+@_json_option
+def profile(
+    definition: Path,
+    replicas: tuple[int, ...],
+    export: Path | None,
+    again: bool,
+    limit: float,
+    storage: str,
+    as_json: bool,
+) -> None:
+    """Measure seconds per step of DEFINITION's workload, and the largest batch that fits.
+
+    What was measured is kept in the storage, and used again while hardware, software and workload are the same.
+    Exit codes: 0 measured, 2 a mistake in what was asked, 3 no batch fits in memory, 130 stopped by the user.
+
+    \b
+    Examples:
+      python -m scalesearch profile studies/fashion_mnist_mlp.toml --replicas 1,2,4
+      python -m scalesearch profile studies/fashion_mnist_mlp.toml --export this-machine.json
+    """
+    from scalesearch.cli.profile import ProfileOptions, run_profile
+
+    options = ProfileOptions(
         definition_path=definition,
-        budget=budget,
         replicas=replicas,
         storage_url=storage,
-        tracking_uri=None if tracking_uri == "none" else tracking_uri,
+        export_path=export,
+        again=again,
+        limit_seconds=limit,
         as_json=as_json,
     )
-    sys.exit(run_study(options, started=started))
+    sys.exit(run_profile(options))
+
+
+@main.command()
+@click.argument("definition", type=click.Path(path_type=Path))
+@click.option("--replicas", type=click.IntRange(min=2), required=True, help="Devices to compare with one.")
+@_json_option
+def check(definition: Path, replicas: int, as_json: bool) -> None:
+    """Check whether DEFINITION's workload trains on several replicas as on one, and say why if it does not.
+
+    A few steps with the same global batch are run on both; where they differ, parts of the workload are neutralised to
+    find which of them is why. Exit codes: 0 they agree, 2 a mistake in what was asked, 3 they differ, 130 stopped.
+
+    \b
+    Example:
+      python -m scalesearch check studies/fashion_mnist_mlp.toml --replicas 2
+    """
+    from scalesearch.cli.check import run_check
+
+    sys.exit(run_check(definition, replicas=replicas, as_json=as_json))
+
+
+@main.command()
+@click.argument("study_name", metavar="STUDY")
+@click.option(
+    "--replicas",
+    callback=_parse_replicas,
+    default="1,2,4,8,16",
+    show_default=True,
+    metavar="N,N,…",
+    help="Numbers of replicas to forecast for.",
+)
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Step times of the machine to forecast for, from `profile --export` there; by default those of STUDY's machine.",
+)
+@_storage_option
+@_json_option
+def forecast(
+    study_name: str, replicas: tuple[int, ...], profile_path: Path | None, storage: str, as_json: bool
+) -> None:
+    """Forecast what STUDY's optimum would be on other numbers of replicas, what it would take, and where more stop paying.
+
+    Nothing is trained. Steps to target are STUDY's, since no hardware changes them; what a step takes is profiled or, for
+    numbers of replicas that were not, extrapolated, and the output says which. Exit codes: 0 a forecast, 2 a mistake in
+    what was asked.
+
+    \b
+    Examples:
+      python -m scalesearch forecast fashion_mnist_mlp-r1 --replicas 1,2,4
+      python -m scalesearch forecast fashion_mnist_mlp-r1 --profile that-machine.json --replicas 8
+    """
+    from scalesearch.cli.forecast import ForecastOptions, run_forecast
+
+    options = ForecastOptions(
+        study_name=study_name,
+        replicas=replicas,
+        profile_path=profile_path,
+        storage_url=storage,
+        as_json=as_json,
+    )
+    sys.exit(run_forecast(options))
+
+
+@main.command()
+@click.argument("definition", type=click.Path(path_type=Path))
+@click.option("--from", "from_study", metavar="STUDY", help="The study whose optimum is moved; its trials are known.")
+@click.option("--from-mlflow", metavar="RUN", help="The id of an MLflow run instead: of a study, or of one training.")
+@click.option(
+    "--from-config",
+    metavar="SETTINGS",
+    help="Your present settings instead, as in [baseline]: 'global_batch_size = 64, learning_rate = 0.05, boundaries = "
+    '["5 epochs"]\'.',
+)
+@click.option(
+    "--from-replicas",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Replicas that the settings of --from-config or of a training in MLflow run on.",
+)
+@click.option("--replicas", type=click.IntRange(min=1), required=True, help="Devices to move to.")
+@click.option("--budget", callback=_parse_budget, metavar="LIMITS", help="As for `study`: 30m, device:2h, 5e6ex, …")
+@click.option(
+    "--profile",
+    "profile_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Step times by which costs are compared, from `profile --export`; by default, those of this machine are measured.",
+)
+@_storage_option
+@click.option(
+    "--tracking-uri",
+    default=TRACKING_URI,
+    show_default=True,
+    help='MLflow database or server that gets a copy to browse; "none" for no copy.',
+)
+@_json_option
+def retune(
+    definition: Path,
+    from_study: str | None,
+    from_mlflow: str | None,
+    from_config: str | None,
+    from_replicas: int,
+    replicas: int,
+    budget: Budget | None,
+    profile_path: Path | None,
+    storage: str,
+    tracking_uri: str,
+    as_json: bool,
+) -> None:
+    """Move a known optimum to other hardware: DEFINITION's workload on N replicas, for a few trainings' worth of compute.
+
+    What the old study learnt is kept; the usual rules (keep everything, scale the rate linearly or by the square root, with
+    boundaries in examples or in steps) and what the model proposes are run against each other. The same command again
+    continues. Exit codes: 0 a recommendation, 2 a mistake in what was asked, 3 nothing reached the target, 130 stopped.
+
+    \b
+    Examples:
+      python -m scalesearch retune studies/fashion_mnist_mlp.toml --from fashion_mnist_mlp-r1 --replicas 4 --budget 10m
+      python -m scalesearch retune my.toml --from-config "global_batch_size = 64, learning_rate = 0.05" --replicas 4
+    """
+    started = time.monotonic()
+    if sum(source is not None for source in (from_study, from_mlflow, from_config)) != 1:
+        raise click.UsageError("give one of --from STUDY, --from-mlflow RUN and --from-config SETTINGS")
+    from scalesearch.cli.stop import interrupted_by_sigterm
+
+    with interrupted_by_sigterm():
+        from scalesearch.cli.retune import RetuneOptions, run_retune
+        from scalesearch.cli.run import StudyOptions
+
+        options = StudyOptions(
+            definition_path=definition,
+            budget=budget,
+            replicas=replicas,
+            storage_url=storage,
+            tracking_uri=None if tracking_uri == "none" else tracking_uri,
+            as_json=as_json,
+            profile_path=profile_path,
+        )
+        sys.exit(
+            run_retune(
+                RetuneOptions(
+                    study=options,
+                    from_study=from_study,
+                    from_mlflow=from_mlflow,
+                    from_config=from_config,
+                    from_replicas=from_replicas,
+                ),
+                started=started,
+            )
+        )
 
 
 @main.command()
@@ -158,7 +389,8 @@ def studies(storage: str, as_json: bool) -> None:
     """
     from scalesearch.cli.summary import Summary
     from scalesearch.report import words
-    from scalesearch.search.storage import StudyStore, is_missing, open_storage, study_names
+    from scalesearch.search.database import is_missing, open_storage, study_names
+    from scalesearch.search.storage import StudyStore
 
     opened = None if is_missing(storage) else open_storage(storage)
     stores = [StudyStore(opened, name) for name in study_names(opened)] if opened else []
@@ -189,7 +421,8 @@ def report(study_name: str, storage: str, as_json: bool) -> None:
       python -m scalesearch report digits_mlp-r1
     """
     from scalesearch.cli.summary import Summary
-    from scalesearch.search.storage import StudyStore, open_storage
+    from scalesearch.search.database import open_storage
+    from scalesearch.search.storage import StudyStore
 
     store = StudyStore(open_storage(storage, create=False), study_name)
     if not Summary.exists(store):

@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from scalesearch.cli import EXIT_INTERRUPTED, EXIT_NOT_REACHED
+from scalesearch.cli.expectation import say_what_is_expected
+from scalesearch.cli.stop import Stop, stop_on_signal
+from scalesearch.cli.study_profile import profile_given, profile_study
 from scalesearch.cli.summary import Summary
+from scalesearch.cli.workers import FILES_FOLDER, devices, started_worker, with_replicas
 from scalesearch.core.budget import Budget
+from scalesearch.core.curve_planner import sizes_of
+from scalesearch.core.recommend import Findings
 from scalesearch.core.results import Direction
-from scalesearch.definition import ResolvedStudy, StudyDefinition, load_definition, resolve
-from scalesearch.errors import DefinitionError, StudyError
-from scalesearch.execution.local import LocalExecutor
-from scalesearch.execution.messages import Ready, WorkerSetup
+from scalesearch.definition import ResolvedStudy, StudyDefinition, parse_definition, read_definition
+from scalesearch.errors import DefinitionError
 from scalesearch.report.progress import StudyProgress
-from scalesearch.search.lease import Lease, take_lease
+from scalesearch.search.database import open_storage
+from scalesearch.search.lease import take_lease
 from scalesearch.search.sampler import SamplerName
-from scalesearch.search.storage import StudyStore, open_storage
-from scalesearch.study import Study, StudyEnded, TrialEnded, TrialMeasured, TrialStarted
+from scalesearch.search.storage import StudyStore
+from scalesearch.study import (
+    Forking,
+    Journal,
+    Noted,
+    SnapshotFolder,
+    Study,
+    StudyEnded,
+    TrialEnded,
+    TrialMeasured,
+    TrialStarted,
+    forking,
+)
+from scalesearch.study.retuning import Present, retuning
 from scalesearch.tracking import MlflowTracker, NullTracker, StudyRecord, check_tracking_uri
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 TRACKER_CLOSE_SECONDS = 60.0
-TRACKER_ABORT_SECONDS = 10.0
-FILES_FOLDER = Path("scalesearch-files")
+TRACKER_ERROR_SECONDS = 10.0
+TRACKER_INTERRUPT_SECONDS = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What the command line says. `tracking_uri` None: no copy in MLflow."""
+    """What the command line says. `tracking_uri` None: no copy in MLflow.
+
+    `present` makes it a retune, of that configuration; `profile_path` is a profile that stands for one of this machine.
+    """
 
     definition_path: Path
     budget: Budget | None
@@ -43,63 +66,56 @@ class StudyOptions:
     storage_url: str
     tracking_uri: str | None
     as_json: bool
+    present: Present | None = None
+    profile_path: Path | None = None
 
 
 def run_study(options: StudyOptions, *, started: float) -> int:
     """Run or continue a study; `started` is when its wall clock began. Returns the exit code."""
     console = Console(stderr=True)
-    definition = _definition(options)
+    text, definition = _definition(options)
     budget = options.budget or definition.budget.budget()
     if not budget.limits():
         raise DefinitionError(
             f"{options.definition_path}: no budget: add a [budget] section or give --budget, e.g. 30m"
         )
     tracker = _tracker(options)
-    storage = open_storage(options.storage_url)
-    executor = LocalExecutor(
-        _worker_setup(definition),
-        log_path=_log_path(definition),
-        no_progress_seconds=definition.run.no_progress_limit,
-    )
+    stop = Stop()
+    storage = open_storage(options.storage_url, give_up=stop.is_urgent)
     with ExitStack() as at_exit:
-        at_exit.callback(executor.close)
-        with console.status(f"starting a worker with {definition.workload.name}"):
-            ready = executor.start()
-        resolved = _resolve(options, definition, ready)
+        worker = at_exit.enter_context(started_worker(definition, path=options.definition_path, console=console))
+        executor, resolved = worker.executor, worker.resolved
+        retune = retuning(options.present, definition, resolved) if options.present is not None else None
+        resolved = retune.resolved if retune is not None else resolved
         console.print(
-            f"Study {resolved.name}: {definition.workload.name} on {_devices(ready)}", highlight=False, soft_wrap=True
+            f"Study {resolved.name}: {definition.workload.name} on {devices(worker.ready)}, "
+            f"{worker.ready.train_examples:,} training examples",
+            highlight=False,
+            soft_wrap=True,
         )
         store = StudyStore(storage, resolved.name, direction=_direction(resolved))
         # Before anything is written, here or in MLflow: the study may be another driver's.
-        lease = take_lease(store)
+        lease = take_lease(store, waiting=console.print)
         at_exit.callback(lease.release)
-        store.check_definition({**definition.fingerprint(), "replicas": resolved.replicas})
+        of_retune = {"retune.from": retune.present.source} if retune is not None else {}
+        store.check_definition({**definition.fingerprint(), "replicas": resolved.replicas, **of_retune})
         _keep_context(store, definition, resolved, budget)
-        at_exit.callback(tracker.close, TRACKER_ABORT_SECONDS)
-        tracker.study_started(_record(options, definition, resolved, budget))
-        ended = _run(store, lease, executor, tracker, definition, resolved, budget, console, started)
-        executor.close()
-        summary = Summary.of(store)
-        _finish_tracking(tracker, store, summary, ended, console)
-    summary.show(as_json=options.as_json)
-    _say_how_to_go_on(console, options, tracker, ended)
-    if ended.by_user:
-        return EXIT_INTERRUPTED
-    return 0 if summary.findings.recommendation else EXIT_NOT_REACHED
-
-
-def _run(
-    store: StudyStore,
-    lease: Lease,
-    executor: LocalExecutor,
-    tracker: MlflowTracker | NullTracker,
-    definition: StudyDefinition,
-    resolved: ResolvedStudy,
-    budget: Budget,
-    console: Console,
-    started: float,
-) -> StudyEnded:
-    with _stop_on_signal(console) as stop_requested:
+        if retune is not None:
+            store.keep("retune", retune.as_json())
+        at_exit.enter_context(_closed_on_error(tracker))
+        tracker.study_started(_record(text, definition, resolved, budget))
+        folder = _snapshot_folder(options, store)
+        if options.profile_path is not None:
+            at_start = profile_given(executor, resolved, options.profile_path, store=store, console=console)
+        else:
+            at_start = profile_study(
+                executor, resolved, budget=budget, store=store, lease=lease, console=console, stop=stop
+            )
+        resolved = at_start.resolved
+        if retune is not None:
+            say_what_is_expected(retune, at_start, budget, console)
+        # Before the first trial a signal is as an error: whatever the worker is at, it is ended.
+        at_exit.enter_context(stop_on_signal(stop, console))
         study = Study(
             resolved,
             budget=budget,
@@ -107,83 +123,72 @@ def _run(
             lease=lease,
             executor=executor,
             tracker=tracker,
+            snapshots=SnapshotFolder(folder, forks=_forking(definition, resolved)),
+            journal=Journal(folder.with_name(f"{folder.name}.jsonl")),
             sampler_name=_sampler_name(definition),
             seed=definition.run.seed,
-            stop_requested=stop_requested,
+            step_seconds=at_start.step_seconds,
+            warm_start=retune.warm_start if retune is not None else None,
+            stop_requested=stop.requested,
             started=started,
         )
-        with StudyProgress(console, budget=budget, objective=study.objective) as progress:
-            for event in study.events():
-                match event:
-                    case TrialStarted():
-                        progress.trial_started(event.trial.number, event.trial.parameters, event.spent)
-                    case TrialMeasured():
-                        progress.trial_measured(event.measurement, event.spent)
-                    case TrialEnded():
-                        progress.trial_ended(event.result, event.findings, event.spent)
-                    case StudyEnded():
-                        return event
+        ended = _follow(study, budget, console)
+        executor.close()
+        summary = Summary.of(store)
+        _finish_tracking(tracker, store, summary, ended, console, stop)
+    summary.show(as_json=options.as_json)
+    _say_how_to_go_on(console, options, tracker, ended)
+    if ended.by_user:
+        return EXIT_INTERRUPTED
+    return 0 if summary.findings.recommendation else EXIT_NOT_REACHED
+
+
+def _follow(study: Study, budget: Budget, console: Console) -> StudyEnded:
+    """Run the study, and show what happens."""
+    with StudyProgress(console, budget=budget, objective=study.objective) as progress:
+        for event in study.events():
+            match event:
+                case TrialStarted():
+                    progress.trial_started(event.trial.number, event.trial.parameters, event.spent)
+                case Noted():
+                    progress.note(event.sentence)
+                case TrialMeasured():
+                    progress.trial_measured(event.measurement, event.spent)
+                case TrialEnded():
+                    progress.trial_ended(event.result, event.findings, event.spent)
+                case StudyEnded():
+                    return event
     raise AssertionError("a study's last event is StudyEnded")
 
 
-@contextmanager
-def _stop_on_signal(console: Console) -> Iterator[threading.Event]:
-    """The first Ctrl-C or SIGTERM sets the flag; a second Ctrl-C interrupts at once."""
-    stop_requested = threading.Event()
-
-    def request_stop(number: int, frame: FrameType | None) -> None:
-        stop_requested.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        console.print("stopping: everything is kept (Ctrl-C again to stop at once)")
-
-    before = {s: signal.signal(s, request_stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop_requested
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _definition(options: StudyOptions) -> tuple[str, StudyDefinition]:
+    """The text, read once as it may be edited while the study runs, and what it says."""
+    path = options.definition_path
+    text = read_definition(path)
+    definition = with_replicas(parse_definition(text, source=str(path), default_name=path.stem), options.replicas)
+    if options.present is not None:
+        definition = definition.model_copy(update={"name": f"{definition.name}-retune"})
+    return text, definition
 
 
-def _definition(options: StudyOptions) -> StudyDefinition:
-    definition = load_definition(options.definition_path)
-    if options.replicas is None:
-        return definition
-    return definition.model_copy(update={"run": definition.run.model_copy(update={"replicas": options.replicas})})
+def _snapshot_folder(options: StudyOptions, store: StudyStore) -> Path:
+    """A study's own, even among those of its name: beside its SQLite file, else in the folder of the worker's log."""
+    path = options.storage_url.removeprefix("sqlite:///")
+    beside = Path(path).parent if path != options.storage_url else Path()
+    name: str | None = store.attribute("snapshots")
+    if name is None:
+        name = f"{store.name}-{uuid.uuid4().hex[:8]}"
+        store.keep("snapshots", name)
+    return (beside / FILES_FOLDER / "snapshots" / name).resolve()
 
 
-def _worker_setup(definition: StudyDefinition) -> WorkerSetup:
-    replicas = definition.run.replicas
-    return WorkerSetup(
-        workload=definition.workload.name,
-        options=definition.workload.options,
-        optimizer=definition.workload.optimizer,
-        replicas=replicas if isinstance(replicas, int) else None,
+def _forking(definition: StudyDefinition, resolved: ResolvedStudy) -> Forking | None:
+    return forking(
+        resolved.space,
+        sampler_name=_sampler_name(definition),
+        max_examples=resolved.max_examples,
+        limit_bytes=definition.run.snapshots_limit,
     )
-
-
-def _log_path(definition: StudyDefinition) -> Path:
-    try:
-        FILES_FOLDER.mkdir(exist_ok=True)
-        path = (FILES_FOLDER / f"{definition.name}.worker.log").resolve()
-        path.touch()
-    except OSError as error:
-        raise StudyError(
-            f"cannot write to {FILES_FOLDER.resolve()}: {error.strerror}; run in a writable folder"
-        ) from None
-    return path
-
-
-def _resolve(options: StudyOptions, definition: StudyDefinition, ready: Ready) -> ResolvedStudy:
-    try:
-        return resolve(
-            definition,
-            replicas=ready.replicas,
-            train_examples=ready.train_examples,
-            metrics=ready.metrics,
-            maximize=ready.maximize,
-        )
-    except DefinitionError as error:
-        raise DefinitionError(f"{options.definition_path}: {error}") from None
 
 
 def _direction(resolved: ResolvedStudy) -> Direction:
@@ -201,6 +206,7 @@ def _keep_context(store: StudyStore, definition: StudyDefinition, resolved: Reso
             "optimizer": definition.workload.optimizer,
             "replicas": resolved.replicas,
             "train_examples": resolved.train_examples,
+            "curve_sizes": sizes_of(resolved.space) if resolved.aim == "curve" else (),
             "objective": asdict(resolved.objective),
             "budget": asdict(budget),
         },
@@ -217,14 +223,14 @@ def _tracker(options: StudyOptions) -> MlflowTracker | NullTracker:
     return MlflowTracker(tracking_uri=uri, artifact_folder=Path("mlartifacts").resolve())
 
 
-def _record(options: StudyOptions, definition: StudyDefinition, resolved: ResolvedStudy, budget: Budget) -> StudyRecord:
+def _record(text: str, definition: StudyDefinition, resolved: ResolvedStudy, budget: Budget) -> StudyRecord:
     return StudyRecord(
         name=resolved.name,
         workload=definition.workload.name,
         objective=resolved.objective,
         replicas=resolved.replicas,
         seed=definition.run.seed,
-        definition_toml=options.definition_path.read_text(encoding="utf-8"),
+        definition_toml=text,
         parameters={
             **{key: str(value) for key, value in definition.fingerprint().items() if value is not None},
             **{f"budget.{unit}": f"{limit:g}" for unit, limit in budget.limits().items()},
@@ -232,29 +238,59 @@ def _record(options: StudyOptions, definition: StudyDefinition, resolved: Resolv
     )
 
 
+@contextmanager
+def _closed_on_error(tracker: MlflowTracker | NullTracker) -> Iterator[None]:
+    """Whatever happens, no run in MLflow is left that looks alive."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        tracker.abandon(TRACKER_INTERRUPT_SECONDS)
+        raise
+    except Exception:
+        tracker.close(TRACKER_ERROR_SECONDS)
+        raise
+
+
 def _finish_tracking(
-    tracker: MlflowTracker | NullTracker, store: StudyStore, summary: Summary, ended: StudyEnded, console: Console
+    tracker: MlflowTracker | NullTracker,
+    store: StudyStore,
+    summary: Summary,
+    ended: StudyEnded,
+    console: Console,
+    stop: Stop,
 ) -> None:
     if isinstance(tracker, NullTracker):
         return
-    from scalesearch.report.figures import figures  # matplotlib: not needed without a copy in MLflow
-
     results, found = store.results(), summary.findings
     best = found.recommendation.best if found.recommendation else None
     spent = {f"budget/{unit}_spent": float(value) for unit, value in asdict(summary.spent).items()}
     tracker.study_ended(
         note_markdown=summary.note(),
         results=results,
-        figures=figures(results, found.objective, best=best, curve=found.curve),
+        figures={} if ended.by_user else _figures(found),
         best=best,
         finished=not ended.by_user,
         summary_metrics=spent,
         summary_tags={"scalesearch.stopped_by": ended.stopped_by},
     )
+    deadline = time.monotonic() + TRACKER_CLOSE_SECONDS
     with console.status("completing the copy in MLflow"):
-        tracker.close(TRACKER_CLOSE_SECONDS)
+        while not tracker.close(0.2) and time.monotonic() < min(deadline, stop.deadline):
+            pass
     for problem in tracker.problems():
         console.print(f"[yellow]{escape(problem)}[/yellow]")
+
+
+def _figures(found: Findings) -> dict[str, Figure]:
+    from scalesearch.report.figures import figures  # matplotlib: not needed without a copy in MLflow
+
+    return figures(
+        found.results,
+        found.objective,
+        best=found.recommendation.best if found.recommendation else None,
+        curve=found.curve,
+        batch_sizes=found.batch_sizes if found.of_curve else (),
+    )
 
 
 def _say_how_to_go_on(
@@ -277,10 +313,3 @@ def _sampler_name(definition: StudyDefinition) -> SamplerName:
     """Without a target there is no cost to target that `scaling` could model."""
     wanted = definition.search.sampler
     return "tpe" if wanted == "scaling" and definition.objective.minimize == "metric" else wanted
-
-
-def _devices(ready: Ready) -> str:
-    kind = "GPU" if any("GPU" in d.upper() for d in ready.devices) else "CPU"
-    plural = "s" if ready.replicas > 1 else ""
-    note = " (logical devices that share this machine's cores)" if kind == "CPU" and ready.replicas > 1 else ""
-    return f"{ready.replicas} {kind} replica{plural}{note}, {ready.train_examples:,} training examples"

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 
+from scalesearch.cli.retune_summary import RetuneSummary
 from scalesearch.core.budget import Budget, Spent, spent
 from scalesearch.core.recommend import Findings, findings
-from scalesearch.core.results import Objective
+from scalesearch.core.results import Objective, TrialResult
+from scalesearch.core.step_time_model import step_seconds_of
+from scalesearch.definition.profile_file import profile_from_json
 from scalesearch.report.as_json import study_json
 from scalesearch.report.markdown import note
 from scalesearch.report.terminal import outcome_counts, print_findings, spending
 from scalesearch.search.storage import StudyStore
+from scalesearch.study.account import PROFILE_DEVICE_SECONDS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +36,7 @@ class Summary:
     budget: Budget
     spent: Spent
     findings: Findings
+    retune: RetuneSummary | None = None
 
     @staticmethod
     def exists(store: StudyStore) -> bool:
@@ -40,7 +47,19 @@ class Summary:
     def of(store: StudyStore) -> Summary:
         context = store.attribute("context")
         results = store.results()
-        objective = replace(Objective(**context["objective"]), target=store.attribute("target"))
+        # Studies from before there were two rules went by the first crossing.
+        objective = Objective(**{"crossing": "first", **context["objective"], "target": store.attribute("target")})
+        step_seconds = _step_seconds(store, results, replicas=context["replicas"])
+        found = findings(
+            results,
+            objective,
+            leader=store.leader(),
+            curve_sizes=context.get("curve_sizes", ()),
+            points=store.curve(),
+            edges=store.edges(),
+            step_seconds=step_seconds,
+        )
+        recommended = found.recommendation.parameters if found.recommendation else None
         return Summary(
             name=store.name,
             workload=context["workload"],
@@ -49,9 +68,13 @@ class Summary:
             train_examples=context["train_examples"],
             budget=Budget(**context["budget"]),
             spent=spent(
-                results, wall_clock_seconds=store.wall_clock_seconds(), train_examples=context["train_examples"]
+                results,
+                wall_clock_seconds=store.wall_clock_seconds(),
+                train_examples=context["train_examples"],
+                profile_device_seconds=store.attribute(PROFILE_DEVICE_SECONDS) or 0.0,
             ),
-            findings=findings(results, objective, leader=store.leader()),
+            findings=found,
+            retune=RetuneSummary.of(store, results, objective, recommended=recommended, step_seconds=step_seconds),
         )
 
     def show(self, *, as_json: bool) -> None:
@@ -67,12 +90,14 @@ class Summary:
             train_examples=self.train_examples,
             optimizer=self.optimizer,
         )
+        for line in self.retune.lines() if self.retune else ():
+            console.print(escape(line), highlight=False, soft_wrap=True)
         console.print(f"Trials: {outcome_counts(self.findings.outcomes) or 'none'}", highlight=False, soft_wrap=True)
         console.print(f"Spent:  {spending(self.budget, self.spent)}", highlight=False, soft_wrap=True)
 
     def as_json(self) -> dict[str, Any]:
         """It as one JSON object."""
-        return study_json(
+        of_study = study_json(
             self.findings,
             name=self.name,
             workload=self.workload,
@@ -80,10 +105,11 @@ class Summary:
             budget=self.budget,
             spent=self.spent,
         )
+        return of_study | (self.retune.as_json() if self.retune else {})
 
     def note(self) -> str:
         """It as a Markdown note."""
-        return note(
+        of_study = note(
             self.findings,
             replicas=self.replicas,
             train_examples=self.train_examples,
@@ -91,3 +117,13 @@ class Summary:
             budget=self.budget,
             spent=self.spent,
         )
+        return "\n\n".join([of_study, *(f"{line}" for line in (self.retune.lines() if self.retune else ()))])
+
+
+def _step_seconds(store: StudyStore, results: Sequence[TrialResult], *, replicas: int) -> Callable[[int], float] | None:
+    """The profiled seconds per step that the study compares costs in."""
+    kept = store.attribute("profile")
+    if kept is None or not results:
+        return None
+    profile = profile_from_json(kept, source=f"the profile of {store.name}")
+    return step_seconds_of(profile, replicas=replicas, accumulation=results[0].parameters.accumulation)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from scalesearch.core.results import Cost, TrialResult
+from scalesearch.core.results import Cost, Measurement, Outcome, TrialResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +40,34 @@ def spent(
     in_flight: Iterable[Cost] = (),
     wall_clock_seconds: float,
     train_examples: int,
+    profile_device_seconds: float = 0.0,
 ) -> Spent:
-    """The sum over finished trials and those in flight. `trials` counts the finished ones and those in flight."""
+    """The sum over finished trials, those in flight, and the profile that the study began with.
+
+    An interrupted trial and those that continue it are one trial, which counts once it is over or in flight again.
+    """
+    finished, in_flight = list(finished), list(in_flight)
     costs = [c.cost if isinstance(c, TrialResult) else c for c in (*finished, *in_flight)]
+    interrupted = sum(isinstance(c, TrialResult) and c.outcome is Outcome.INTERRUPTED for c in finished)
     examples = sum(c.examples for c in costs)
     return Spent(
         examples=examples,
         epochs=examples / train_examples,
-        device_seconds=sum(c.device_seconds for c in costs),
+        device_seconds=sum(c.device_seconds for c in costs) + profile_device_seconds,
         wall_clock_seconds=wall_clock_seconds,
-        trials=len(costs),
+        trials=len(costs) - interrupted,
+    )
+
+
+def measured_cost(measurements: Sequence[Measurement], *, shared_steps: int, replicas: int) -> Cost:
+    """What a trial is known to have cost by its measurements, without what it shares with another one."""
+    if not measurements:
+        return Cost()
+    last = measurements[-1]
+    shared = next((m for m in measurements if m.step == shared_steps > 0), None)
+    return Cost(
+        examples=last.examples - (shared.examples if shared else 0),
+        device_seconds=(last.elapsed_seconds - (shared.elapsed_seconds if shared else 0.0)) * replicas,
     )
 
 

@@ -9,22 +9,28 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from scalesearch.core.forks import Forks
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant
 from scalesearch.core.space import Axis, SearchSpace
 from scalesearch.core.surrogate.belief import Belief
 from scalesearch.core.surrogate.modes import Array
+from scalesearch.core.surrogate.residual import similarity
 
 RANDOM = 320
 NEAR = 120
 REFINED = 240
 OCTAVES = 2  # how far beyond the batch sizes tried so far
 NO_DECAY = 0.12
+LEAST_NOVELTY = 1e-6
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Draws candidates; `horizon` gives the steps that one may take at a batch size. None is `measured`, if others are left."""
+    """Draws candidates; `horizon` gives the steps that one may take at a batch size. None is `measured`, if others are left.
+
+    Besides the leaders' neighbours, those of the points `near` are drawn.
+    """
 
     space: SearchSpace
     rng: np.random.Generator
@@ -32,11 +38,14 @@ class Candidates:
     horizon: Callable[[int], float]
     start: Parameters
     measured: frozenset[Parameters] = frozenset()
+    pending: tuple[Parameters, ...] = ()
+    near: tuple[Parameters, ...] = ()
+    forks: Forks | None = None
 
     def search(self, score: Callable[[Sequence[Parameters]], Array]) -> tuple[list[Parameters], Array]:
         """Candidates with their scores (less is better): random ones and the leaders' neighbours, then near the best."""
         pool = [self._random() for _ in range(RANDOM)]
-        leaders = [leader.parameters for leader in self.belief.leaders] or [self.start]
+        leaders = [*self.near, *(leader.parameters for leader in self.belief.leaders)] or [self.start]
         pool += [self._near(leaders[i % len(leaders)], 1.0) for i in range(NEAR)]
         scores = score(pool)
         best = [pool[i] for i in np.argsort(scores)[:4]]
@@ -47,12 +56,23 @@ class Candidates:
         new = [i for i, parameters in enumerate(pool) if parameters not in self.measured] or range(len(pool))
         return [pool[i] for i in new], scores[new]
 
+    def of_leaders(self) -> dict[Parameters, int]:
+        """Forks of the leaders' runs that are not `measured`, and the steps that each saves."""
+        leaders = [leader.parameters for leader in self.belief.leaders]
+        forks = self.forks.draw(leaders, self.rng) if self.forks else {}
+        return {parameters: saved for parameters, saved in forks.items() if parameters not in self.measured}
+
     def without_decay(self) -> Parameters:
         """A long run at a constant rate safely below the limit; where that was measured, at a third of it, and so on."""
         at, limit = self.space.coordinates(self.start), self._limit(self.start.global_batch_size)
         rates = [self._rate(limit + np.log(0.6) - k * np.log(3.0)) for k in range(8)]
         runs = [self._constant(self.space.parameters({**at, **rate})) for rate in rates]
-        return next((run for run in runs if run not in self.measured), runs[-1])
+        others = (self._constant(self._random()) for _ in range(RANDOM))
+        return next((run for run in (*runs, *others) if run not in self.measured), runs[-1])
+
+    def novelty(self, candidates: Sequence[Parameters]) -> Array:
+        """The share of what each candidate would tell that no running trial is about to tell: (candidates,)."""
+        return np.maximum(1.0 - similarity(candidates, self.pending), LEAST_NOVELTY)
 
     def _random(self) -> Parameters:
         size = int(self._sizes[self.rng.integers(len(self._sizes))])

@@ -17,9 +17,10 @@ NEAR_TARGET = 0.25  # relative distance to the target within which evaluations b
 class EvaluationPlan:
     """Evaluation points, geometric in examples.
 
-    The ratio between neighbours is `ratio` near the target and just after a decay boundary, `COARSE_RATIO` (or
-    `ratio`, if larger) elsewhere, as closely as whole steps allow; after the first, never more than
-    `max_interval_examples` apart (or one step, if that is more); one at each boundary and one exactly at the end.
+    The ratio between neighbours is `ratio` near the target, just after a decay boundary, and where the target is met
+    (the next evaluation confirms it); `COARSE_RATIO` (or `ratio`, if larger) elsewhere, as closely as whole steps allow;
+    after the first, never more than `max_interval_examples` apart (or one step, if that is more); one at each boundary
+    and one exactly at the end.
     """
 
     objective: Objective
@@ -32,7 +33,7 @@ class EvaluationPlan:
     def next_step(self, measured: Sequence[Measurement], *, global_batch_size: int) -> int | None:
         """The step (completed steps) at which to evaluate next, or None if the run is at its end.
 
-        `measured` are the measurements so far, the one at step 0 included.
+        `measured` are the measurements so far, of which the last one counts.
         """
         now = measured[-1]
         ends = [first_step_from(e, global_batch_size=global_batch_size) for e in (*self.boundaries, self.end_examples)]
@@ -57,5 +58,6 @@ class EvaluationPlan:
     def _near_target(self, now: Measurement) -> bool:
         if self.objective.target is None:
             return False
-        distance = abs(now.metrics[self.objective.metric] - self.objective.target)
-        return distance <= NEAR_TARGET * abs(self.objective.target)
+        value = now.metrics[self.objective.metric]
+        distance = abs(value - self.objective.target)
+        return self.objective.met(value) or distance <= NEAR_TARGET * abs(self.objective.target)

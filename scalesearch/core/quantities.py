@@ -1,4 +1,4 @@
-"""Amounts with a unit, as people write them: "20 epochs", "5e6 examples", "50 %", "2h", "30m"."""
+"""Amounts with a unit, as people write them: "20 epochs", "5e6 examples", "50 %", "2h", "30m", "4 GiB"."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ _DECIMAL = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _NUMBER = rf"({_DECIMAL}(?:e[+-]?[0-9]+)?)"
 _AMOUNT = re.compile(rf"\s*{_NUMBER}\s*(examples?|epochs?|%)\s*", re.IGNORECASE)
 _DURATION = re.compile(rf"\s*(?:({_DECIMAL})\s*h)?\s*(?:({_DECIMAL})\s*m)?\s*(?:({_DECIMAL})\s*s)?\s*", re.IGNORECASE)
+_BYTES = re.compile(rf"\s*{_NUMBER}\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _LIMIT = re.compile(rf"\s*{_NUMBER}\s*(ex|ep|trials?)\s*", re.IGNORECASE)
 
 
@@ -60,6 +61,16 @@ def parse_seconds(value: Any) -> float:
         hours, minutes, seconds = (float(g or 0) for g in match.groups())
         return 3600 * hours + 60 * minutes + seconds
     raise ValueError('expected a duration such as "90s", "30m", "2h" or "1h30m"')
+
+
+def parse_bytes(value: Any) -> int:
+    """`4 GiB`, `500 MB`; a bare number is bytes."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+        return int(value)
+    if isinstance(value, str) and (match := _BYTES.fullmatch(value)) and math.isfinite(float(match[1])):
+        power = " KMGT".index(match[2].upper() or " ")
+        return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
+    raise ValueError('expected a size such as "4 GiB" or "500 MB"')
 
 
 def parse_budget(text: str) -> Budget:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
-from scalesearch.core.curve import ScalingCurve, fit_scaling_curve
+from scalesearch.core.curve import CurvePoint, ScalingCurve, fit_scaling_curve
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import Objective, Outcome, TrialResult
+from scalesearch.core.results import Objective, Outcome, Reached, TrialResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,12 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSizeSummary:
-    """All trials at one global batch size; steps and examples are the best to target, None if never reached."""
+    """All trials at one global batch size; steps, examples and seconds are to target, None if never reached.
+
+    They are those of the best trial or, in a study of the whole curve, what is expected of `leader`, with the 90 %
+    `interval` of its steps. `steps_to_first_crossing` are those of the paper's rule, whatever the study's is.
+    `most_examples` is the longest that a trial was trained.
+    """
 
     global_batch_size: int
     trials: int
@@ -45,12 +50,22 @@ class BatchSizeSummary:
     steps_to_target: float | None
     examples_to_target: float | None
     seconds_to_target: float | None
+    steps_to_first_crossing: float | None
     best: TrialResult | None
+    most_examples: int = 0
+    out_of_memory: bool = False
+    leader: Candidate | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a study has established so far. `closest` is the trial that came nearest to the target."""
+    """What a study has established so far. `closest` is the trial that came nearest to the target.
+
+    `of_curve`: whether the aim is the whole curve, so that `batch_sizes` holds every size of the space. `profiled`: whether
+    seconds to target, here and in `results`, are steps times the profiled seconds of a step, which is what the search
+    compares.
+    """
 
     objective: Objective
     recommendation: Candidate | None
@@ -60,6 +75,10 @@ class Findings:
     outcomes: Mapping[Outcome, int]
     closest: TrialResult | None
     caveats: tuple[str, ...]
+    edges: tuple[str, ...] = ()
+    of_curve: bool = False
+    profiled: bool = False
+    results: tuple[TrialResult, ...] = ()
 
 
 MUCH_FASTER = 0.85  # of the recommendation's cost: a single run below it needs a word
@@ -83,16 +102,35 @@ def cost(result: TrialResult, objective: Objective) -> float | None:
     return result.reached.cost(objective.minimize) if result.reached else None
 
 
-def findings(results: Sequence[TrialResult], objective: Objective, *, leader: Parameters | None = None) -> Findings:
+def findings(
+    results: Sequence[TrialResult],
+    objective: Objective,
+    *,
+    leader: Parameters | None = None,
+    curve_sizes: Sequence[int] = (),
+    points: Mapping[int, CurvePoint] | None = None,
+    edges: Sequence[str] = (),
+    step_seconds: Callable[[int], float] | None = None,
+) -> Findings:
     """Sum up the finished trials of a study.
 
-    `leader` are the parameters that the search believes in: they are recommended, by their run of median cost (of two in
-    the middle, the dearer one), rather than the single best run.
+    Args:
+        results: its finished trials.
+        objective: what it minimises.
+        leader: the parameters that the search believes in: they are recommended, by their run of median cost (of two in
+            the middle, the dearer one), rather than the single best run.
+        curve_sizes: the global batch sizes at which a study of the whole curve measures it.
+        points: what that study believes of those that have reached the target.
+        edges: what the edge rule says of the recommendation, in sentences.
+        step_seconds: the profiled seconds per step at a global batch size; without them, runs count by what they took.
     """
+    profiled = step_seconds is not None and objective.minimize == "seconds"
+    if step_seconds is not None and profiled:
+        results = [in_profiled_seconds(r, step_seconds) for r in results]
     ranked = sorted(_with_cost(results, objective), key=lambda rc: _ascending(rc[1], objective))
     led = [r for r, _ in ranked if r.parameters == leader] or [r for r, _ in ranked[:1]]
     recommendation = _candidate(led[len(led) // 2], results, objective) if led else None
-    batch_sizes = _batch_sizes(results, objective)
+    batch_sizes = _batch_sizes(results, objective, curve_sizes, points or {})
     steps = {b.global_batch_size: b.steps_to_target for b in batch_sizes if b.steps_to_target is not None}
     curve = fit_scaling_curve(steps)
     # An interrupted baseline is run again: the one that got furthest stands for it.
@@ -105,8 +143,22 @@ def findings(results: Sequence[TrialResult], objective: Objective, *, leader: Pa
         curve=curve,
         outcomes=Counter(r.outcome for r in results),
         closest=_closest(results, objective),
-        caveats=tuple(_caveats(recommendation, ranked, batch_sizes, curve)),
+        caveats=tuple(_caveats(recommendation, ranked, batch_sizes, curve, bool(curve_sizes))),
+        of_curve=bool(curve_sizes),
+        profiled=profiled,
+        results=tuple(results),
+        edges=tuple(edges) if recommendation else (),
     )
+
+
+def in_profiled_seconds(result: TrialResult, step_seconds: Callable[[int], float]) -> TrialResult:
+    """As if every step had taken what the profile says: a machine that was busy for a while does not change the ranking."""
+    per_step = step_seconds(result.parameters.global_batch_size)
+
+    def profiled(reached: Reached | None) -> Reached | None:
+        return replace(reached, seconds=reached.steps * per_step) if reached is not None else None
+
+    return replace(result, reached=profiled(result.reached), first_reached=profiled(result.first_reached))
 
 
 def _with_cost(results: Iterable[TrialResult], objective: Objective) -> list[tuple[TrialResult, float]]:
@@ -146,24 +198,49 @@ def _typical(baseline: TrialResult, ranked: Sequence[tuple[TrialResult, float]])
     return same[(len(same) - 1) // 2] if same else baseline
 
 
-def _batch_sizes(results: Sequence[TrialResult], objective: Objective) -> tuple[BatchSizeSummary, ...]:
-    rows = []
-    for size in sorted({r.parameters.global_batch_size for r in results}):
-        here = [r for r in results if r.parameters.global_batch_size == size]
-        reached = [r.reached for r in here if r.reached is not None]
-        best = min(_with_cost(here, objective), key=lambda rc: _ascending(rc[1], objective), default=None)
-        rows.append(
-            BatchSizeSummary(
-                global_batch_size=size,
-                trials=len(here),
-                reached=len(reached),
-                steps_to_target=min((r.steps for r in reached), default=None),
-                examples_to_target=min((r.examples for r in reached), default=None),
-                seconds_to_target=min((r.seconds for r in reached), default=None),
-                best=best[0] if best else None,
-            )
-        )
-    return tuple(rows)
+def _batch_sizes(
+    results: Sequence[TrialResult], objective: Objective, sizes: Sequence[int], points: Mapping[int, CurvePoint]
+) -> tuple[BatchSizeSummary, ...]:
+    tried = {r.parameters.global_batch_size for r in results}
+    return tuple(_at_batch_size(size, results, objective, points.get(size)) for size in sorted({*tried, *sizes}))
+
+
+def _at_batch_size(
+    size: int, results: Sequence[TrialResult], objective: Objective, point: CurvePoint | None
+) -> BatchSizeSummary:
+    here = [r for r in results if r.parameters.global_batch_size == size]
+    reached = [r.reached for r in here if r.reached is not None]
+    crossed = [r.first_reached for r in here if r.first_reached is not None]
+    best = min(_with_cost(here, objective), key=lambda rc: _ascending(rc[1], objective), default=None)
+    summary = BatchSizeSummary(
+        global_batch_size=size,
+        trials=len(here),
+        reached=len(reached),
+        steps_to_target=min((r.steps for r in reached), default=None),
+        examples_to_target=min((r.examples for r in reached), default=None),
+        seconds_to_target=min((r.seconds for r in reached), default=None),
+        steps_to_first_crossing=min((r.steps for r in crossed), default=None),
+        best=best[0] if best else None,
+        most_examples=max((r.examples for r in here), default=0),
+        out_of_memory=any(r.outcome is Outcome.OUT_OF_MEMORY for r in here),
+    )
+    led = sorted((r for r in here if point and r.reached and r.parameters == point.parameters), key=_steps)
+    if point is None or not led:
+        return summary
+    typical = led[len(led) // 2]
+    seconds_per_step = typical.reached.seconds / typical.reached.steps if typical.reached else math.nan
+    return replace(
+        summary,
+        steps_to_target=point.steps,
+        examples_to_target=point.steps * size,
+        seconds_to_target=point.steps * seconds_per_step,
+        leader=_candidate(typical, here, objective),
+        interval=point.interval,
+    )
+
+
+def _steps(result: TrialResult) -> float:
+    return result.reached.steps if result.reached else math.inf
 
 
 def _closest(results: Sequence[TrialResult], objective: Objective) -> TrialResult | None:
@@ -179,6 +256,7 @@ def _caveats(
     ranked: Sequence[tuple[TrialResult, float]],
     batch_sizes: Sequence[BatchSizeSummary],
     curve: ScalingCurve | None,
+    of_curve: bool,
 ) -> Iterable[str]:
     if recommendation is None:
         return
@@ -196,15 +274,13 @@ def _caveats(
             f"{recommendation.missed} of {recommendation.runs} runs of the recommendation did not reach the target "
             "within what the search gave them"
         )
-    tried = [b.global_batch_size for b in batch_sizes]
-    chosen = recommendation.parameters.global_batch_size
-    if len(tried) > 1 and chosen in (tried[0], tried[-1]):
-        side = "smallest" if chosen == tried[0] else "largest"
-        yield f"global batch {chosen:,} is the {side} that was tried: the optimum may lie beyond it"
-    once = [b for b in batch_sizes if b.trials == 1]
+    once = [b for b in batch_sizes if (b.leader.runs if b.leader else b.trials) == 1]
     if once:
         yield "run only once: global batch " + ", ".join(str(b.global_batch_size) for b in once)
-    if curve is not None:
+    unreached = [b for b in batch_sizes if of_curve and not b.reached]
+    if unreached:
+        yield "the target was not reached at global batch " + ", ".join(str(b.global_batch_size) for b in unreached)
+    if curve is not None and not any(b.leader for b in batch_sizes):
         yield (
             "S(B) is fitted to the best trials found so far, which are upper bounds: "
             "batch sizes with few trials look worse than they are"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from typing import Any, Literal
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
@@ -179,6 +180,9 @@ ScheduleSpace = ConstantSpace | PiecewiseSpace | LinearSpace
 class SearchSpace:
     """What is searched. `momentum` None: the optimizer has none; an interval of one point: fixed.
 
+    `largest_that_fits` is the global batch size beyond which memory runs out, if that is known: whatever the bounds are
+    moved to, nothing larger is proposed.
+
     The learning rate is an axis as effective learning rate, lr/(1 − momentum), and momentum as 1 − momentum, both
     logarithmic: the coordinates in which the optimum moves least (Shallue et al. 2018, §4.7).
     """
@@ -188,6 +192,7 @@ class SearchSpace:
     momentum: Interval | None
     schedule: ScheduleSpace
     accumulation: int = 1
+    largest_that_fits: int | None = None
 
     def axes(self) -> tuple[Axis, ...]:
         """All dimensions: a fixed number of them, so that joint samplers see one space."""
@@ -217,6 +222,56 @@ class SearchSpace:
             accumulation=self.accumulation,
         )
 
+    def searched(self) -> tuple[str, ...]:
+        """The quantities that are not fixed, by their keys in a study definition's section `search`."""
+        keys = [
+            "global_batch_size",
+            "learning_rate",
+            "momentum",
+            *(f"schedule.{f.name}" for f in fields(self.schedule)),
+        ]
+        intervals = {key: self._interval(key) for key in keys}
+        return tuple(
+            key for key, interval in intervals.items() if interval is not None and interval.low < interval.high
+        )
+
+    def interval(self, key: str) -> Interval:
+        """Where a searched quantity lies, in its natural unit."""
+        interval = self._interval(key)
+        assert interval is not None
+        return interval
+
+    def _interval(self, key: str) -> Interval | None:
+        if key == "global_batch_size":
+            sizes = self.batch_sizes.values()
+            return Interval(sizes[0], sizes[-1])
+        owner = self.schedule if key.startswith("schedule.") else self
+        interval = getattr(owner, key.removeprefix("schedule."))
+        return interval if isinstance(interval, Interval) else None
+
+    def with_bound(self, key: str, side: Literal["low", "high"], value: float) -> SearchSpace:
+        """The space with one bound of a searched quantity moved."""
+        if key == "global_batch_size":
+            # To a size that is one of the space's: what rounds up at the low side and down at the high one.
+            whole = math.ceil(value) if side == "low" else math.floor(value)
+            return replace(self, batch_sizes=replace(self.batch_sizes, **{side: whole}))
+        moved: dict[str, Any] = {key.removeprefix("schedule."): replace(self.interval(key), **{side: value})}
+        if not key.startswith("schedule."):
+            return replace(self, **moved)
+        return replace(self, schedule=replace(self.schedule, **moved))
+
+    def reaching(self, parameters: Parameters) -> SearchSpace:
+        """The space, made just so wide that it holds `parameters`."""
+        space = self
+        for key in self.searched():
+            for value in values_of(parameters, key):
+                interval = space.interval(key)
+                if value < interval.low:
+                    space = space.with_bound(key, "low", value)
+                elif value > interval.high:
+                    space = space.with_bound(key, "high", value)
+        return space
+
     def nearest(self, parameters: Parameters) -> Parameters:
         """The point of the space that is nearest to `parameters`; no decay becomes a boundary at the upper limit."""
         return self.parameters(self.coordinates(parameters))
@@ -230,6 +285,24 @@ class SearchSpace:
             **self.schedule.coordinates(parameters.schedule),
         }
         return {axis.name: axis.clip(at.get(axis.name, axis.high)) for axis in self.axes()}
+
+
+def coordinate(key: str, value: float) -> float:
+    """Where a value of a searched quantity lies on the scale on which it is searched, which rises with it."""
+    return -math.log1p(-value) if key == "momentum" else math.log(value)
+
+
+def values_of(parameters: Parameters, key: str) -> tuple[float, ...]:
+    """What parameters have of a quantity, in its natural unit: none, one, or several decay boundaries."""
+    match key:
+        case "global_batch_size":
+            return (parameters.global_batch_size,)
+        case "learning_rate":
+            return (parameters.learning_rate,)
+        case "momentum":
+            return () if parameters.momentum is None else (parameters.momentum,)
+    value = getattr(parameters.schedule, key.removeprefix("schedule."), ())
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _free(name: str, interval: Interval) -> tuple[Axis, ...]:

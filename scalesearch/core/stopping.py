@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from itertools import takewhile
 
-from scalesearch.core.results import Measurement, Objective, Outcome
+from scalesearch.core.results import Measurement, Objective, Outcome, crossing
 
 EXPLODED = 10.0  # times the loss at initialisation: no transient of a healthy run is that high
 CLIMBED = 0.5  # share of the progress below the initial loss that is lost again
@@ -26,9 +27,22 @@ def verdict(measured: Sequence[Measurement], objective: Objective) -> tuple[Outc
     if reason := _diverged(measured):
         return Outcome.DIVERGED, reason
     value = now.metrics[objective.metric]
-    if objective.met(value):
-        return Outcome.REACHED, f"{objective.metric} {value:.6g} is better than {objective.target:.6g}"
-    return None
+    # By no rule does an evaluation show a crossing without meeting the target itself.
+    if not objective.met(value) or crossing(measured, objective) is None:
+        return None
+    read = f"{value:.6g}"
+    if objective.crossing == "smoothed":
+        median = statistics.median(m.metrics[objective.metric] for m in measured[-3:])
+        read = f"{median:.6g}, the median of three evaluations,"
+    return Outcome.REACHED, f"{objective.metric} {read} is better than {objective.target:.6g}"
+
+
+def awaits_confirmation(measured: Sequence[Measurement], objective: Objective) -> bool:
+    """Whether the last measurement met the target, and the next one may show that the median of three did.
+
+    Such a trial is not capped yet: where it crossed the target may lie within its cap.
+    """
+    return objective.crossing == "smoothed" and objective.met(measured[-1].metrics[objective.metric])
 
 
 def _diverged(measured: Sequence[Measurement]) -> str | None:

@@ -15,13 +15,17 @@ from scalesearch.errors import DefinitionError
 
 def load_definition(path: Path) -> StudyDefinition:
     """Read a study definition. Raises DefinitionError: file, key, value, rule, and the nearest known key."""
+    return parse_definition(read_definition(path), source=str(path), default_name=path.stem)
+
+
+def read_definition(path: Path) -> str:
+    """The text of a definition. Raises DefinitionError if the file cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise DefinitionError(f"{path}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise DefinitionError(f"{path}: not UTF-8, as TOML must be: {error.reason} at byte {error.start}") from error
-    return parse_definition(text, source=str(path), default_name=path.stem)
 
 
 def parse_definition(text: str, *, source: str, default_name: str) -> StudyDefinition:

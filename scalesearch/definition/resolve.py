@@ -6,6 +6,7 @@ import difflib
 import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import Literal
 
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
@@ -45,6 +46,7 @@ class ResolvedStudy:
 
     name: str
     replicas: int
+    aim: Literal["optimum", "curve"] = "optimum"
     train_examples: int
     max_examples: int
     objective: Objective
@@ -94,6 +96,7 @@ def resolve(
     return ResolvedStudy(
         name=f"{definition.name}-r{replicas}",
         replicas=replicas,
+        aim=definition.search.aim,
         train_examples=train_examples,
         max_examples=max_examples,
         objective=_objective(definition, metrics, maximize),
@@ -120,6 +123,7 @@ def _objective(definition: StudyDefinition, metrics: Collection[str], maximize: 
         direction=section.direction or natural,
         target=target,
         minimize=section.minimize,
+        crossing=section.crossing,
     )
 
 

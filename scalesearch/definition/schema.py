@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -15,9 +16,10 @@ from pydantic import (
 )
 
 from scalesearch.core.budget import Budget
-from scalesearch.core.quantities import Amount, parse_amount, parse_seconds
+from scalesearch.core.quantities import Amount, parse_amount, parse_bytes, parse_seconds
 
 Seconds = Annotated[float, BeforeValidator(parse_seconds), Field(gt=0)]
+Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
 ExampleCount = Annotated[Amount, BeforeValidator(parse_amount), PlainSerializer(str)]
 Factor = Annotated[float, Field(gt=0, le=1)]
 
@@ -106,17 +108,21 @@ class ObjectiveSection(Section):
     minimize: Literal["seconds", "steps", "examples", "metric"] = "seconds"
     """Training seconds, optimizer steps or examples to target; or the metric itself at the end of `max_examples`
     (maximised if more of it is better)."""
+    crossing: Literal["smoothed", "first"] = "smoothed"
+    """Where the target counts as reached. `smoothed`: where the median of three evaluations is better than it, known one
+    evaluation later; `first`: at the first evaluation that is, however lucky (Shallue et al. 2018)."""
 
     @model_validator(mode="after")
     def _target_fits_goal(self) -> Self:
-        if self.minimize == "metric" and self.target is not None:
-            raise ValueError('with `minimize = "metric"` there is no target: remove `target`')
+        for key in ("target", "crossing"):
+            if self.minimize == "metric" and key in self.model_fields_set:
+                raise ValueError(f'with `minimize = "metric"` there is no target: remove `{key}`')
         if self.minimize != "metric" and self.target is None:
             raise ValueError(f'`minimize = "{self.minimize}"` needs a `target`')
         return self
 
 
-_KEYS_OF_SCHEDULES = {
+KEYS_OF_SCHEDULES = {
     "piecewise": ("decays", "decay_factor", "boundaries"),
     "linear": ("decay_examples", "end_factor"),
 }
@@ -148,7 +154,7 @@ class ScheduleSection(Section):
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
         """Refuse what would be ignored, such as boundaries without a kind."""
-        for kind, keys in _KEYS_OF_SCHEDULES.items():
+        for kind, keys in KEYS_OF_SCHEDULES.items():
             for key in keys:
                 if kind != self.kind and key in self.model_fields_set:
                     raise ValueError(f'`{key}` is of `kind = "{kind}"`, but the kind is "{self.kind}"')
@@ -156,17 +162,39 @@ class ScheduleSection(Section):
 
 
 class SearchSection(Section):
-    """Where to search, and with what."""
+    """Where to search, for what, and with what."""
 
+    aim: Literal["optimum", "curve"] = "optimum"
+    """`optimum`: the parameters of least cost to target. `curve`: steps to target at every batch size, with the best
+    parameters at each; the optimum comes with it, for several times the budget."""
     global_batch_size: BatchSizeBounds
     """Examples per optimizer step over all replicas. Sizes that the replicas cannot share equally are left out."""
     learning_rate: Bounds
     momentum: Annotated[float, Field(ge=0, lt=1)] | MomentumBounds | None = None
     """Fixed or searched; for Adam it is β1. By default 0.9 for optimizers that have one."""
     schedule: ScheduleSection = Field(default_factory=ScheduleSection)
-    sampler: Literal["scaling", "tpe", "random", "qmc"] = "scaling"
-    """scalesearch's own, a model of learning curves; or Optuna's multivariate TPE, random search, or a scrambled Sobol
-    sequence. A study that minimises its metric has no cost to target to model: there, `scaling` means TPE."""
+    sampler: Literal["scaling", "tpe", "random", "qmc", "cmaes"] = "scaling"
+    """scalesearch's own, a model of learning curves; or Optuna's multivariate TPE, random search, a scrambled Sobol
+    sequence, or CMA-ES (needs the extra `[cmaes]`). A study that minimises its metric has no cost to target to model:
+    there, `scaling` means TPE."""
+
+    @model_validator(mode="after")
+    def _sampler_fits_aim(self) -> Self:
+        if self.aim == "curve" and self.sampler != "scaling":
+            raise ValueError(
+                f'`aim = "curve"` needs `sampler = "scaling"`, but got `sampler = "{self.sampler}"`: only scaling can plan '
+                'over all batch sizes; use it, or `aim = "optimum"`'
+            )
+        return self
+
+    @field_validator("sampler", mode="after")
+    @classmethod
+    def _installed(cls, value: str) -> str:
+        if value == "cmaes" and importlib.util.find_spec("cmaes") is None:
+            raise ValueError(
+                "needs the package cmaes, which is not installed: run pip install 'scalesearch[cmaes]', or cmaes itself"
+            )
+        return value
 
 
 class BaselineSection(Section):
@@ -242,6 +270,9 @@ class RunSection(Section):
     seed: int = Field(default=0, ge=0)
     no_progress_limit: Seconds = 900.0
     """A worker that reports nothing for so long is replaced, and its trial ends as CRASHED."""
+    snapshots_limit: Bytes = 4 * 2**30
+    """What the snapshots of finished trials may take on disk, for example `"4 GiB"`: trials that differ in later decays
+    only go on from them. Of more, those are removed that were not used for longest; with 0, none is kept."""
 
 
 class StudyDefinition(Section):
@@ -263,14 +294,32 @@ class StudyDefinition(Section):
             raise ValueError('`objective.target = "baseline"` needs a [baseline] section')
         return self
 
+    @model_validator(mode="after")
+    def _target_for_curve(self) -> Self:
+        if self.search.aim == "curve" and self.objective.minimize == "metric":
+            raise ValueError(
+                '`search.aim = "curve"` measures steps to target, but with `objective.minimize = "metric"` there is no '
+                'target: minimize "seconds", "steps" or "examples"'
+            )
+        return self
+
     def fingerprint(self) -> dict[str, Any]:
         """All that must not change while a study is continued, flat: {dotted key: value}.
 
         Left out: the budget, which may grow; the name, which says which study is continued; the replicas, as "all"
-        may be what was a number, so that the number in use has to be compared; and what only guards the run.
+        may be what was a number, so that the number in use has to be compared; the aim, as what was measured for one
+        serves the other; what only guards the run or saves time; and the rule of the crossing where nothing is crossed.
         """
+        without_target = {"crossing"} if self.objective.minimize == "metric" else set()
         dump = self.model_dump(
-            mode="json", exclude={"budget": True, "name": True, "run": {"replicas", "no_progress_limit"}}
+            mode="json",
+            exclude={
+                "budget": True,
+                "name": True,
+                "objective": without_target,
+                "search": {"aim"},
+                "run": {"replicas", "no_progress_limit", "snapshots_limit"},
+            },
         )
         return _flat(dump)
 

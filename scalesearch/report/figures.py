@@ -18,6 +18,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 from scalesearch.core.curve import ScalingCurve
+from scalesearch.core.recommend import BatchSizeSummary
 from scalesearch.core.results import Objective, Outcome, TrialResult
 from scalesearch.report.words import count, duration
 
@@ -42,16 +43,18 @@ def figures(
     *,
     best: TrialResult | None = None,
     curve: ScalingCurve | None = None,
+    batch_sizes: Sequence[BatchSizeSummary] = (),
 ) -> dict[str, Figure]:
     """Every figure for which `results` suffice, by file name without ending.
 
     Args:
         best: the trial to point out.
         curve: the fit to the steps to target.
+        batch_sizes: with their leaders, of a study of the whole curve.
     """
     drawn: dict[str, Figure] = {}
     if _points_reached(results):
-        drawn["steps_to_target"] = steps_to_target(results, curve=curve)
+        drawn["steps_to_target"] = steps_to_target(results, curve=curve, batch_sizes=batch_sizes)
     if results:
         drawn["trials_by_batch_and_rate"] = trials_by_batch_and_rate(results, objective, best=best)
     if any(len(result.measurements) > 1 for result in results):
@@ -61,19 +64,30 @@ def figures(
     return drawn
 
 
-def steps_to_target(results: Sequence[TrialResult], *, curve: ScalingCurve | None = None) -> Figure:
-    """Steps to target against global batch size: all trials that reached it, the best of each batch size.
+def steps_to_target(
+    results: Sequence[TrialResult],
+    *,
+    curve: ScalingCurve | None = None,
+    batch_sizes: Sequence[BatchSizeSummary] = (),
+) -> Figure:
+    """Steps to target against global batch size: all trials that reached it, and the best of each batch size.
 
-    At least one trial must have reached the target.
+    Instead of the best, of a study of the whole curve, what is expected of the leaders in `batch_sizes`, and how far the
+    others were tried. At least one trial must have reached the target.
     """
     points = _points_reached(results)
     best: dict[int, float] = {}
     for batch, steps in points:
         best[batch] = min(steps, best.get(batch, math.inf))
+    led = {b.global_batch_size: b for b in batch_sizes if b.leader and b.steps_to_target}
+    best.update({batch: b.steps_to_target or math.inf for batch, b in led.items()})
     batches = sorted(best)
     figure, axes = _figure("Steps to target against batch size")
     axes.plot(*zip(*points, strict=True), "o", color=_BLUE, alpha=0.35, markersize=5, label="a trial")
-    axes.plot(batches, [best[b] for b in batches], "o-", color=_BLUE, markersize=8, label="best of its batch size")
+    if led:
+        points += _draw_leaders(axes, batch_sizes)
+    else:
+        axes.plot(batches, [best[b] for b in batches], "o-", color=_BLUE, markersize=8, label="best of its batch size")
     smallest = batches[0]
     perfect = [best[smallest] * smallest / b for b in batches]
     if len(batches) > 1:
@@ -90,6 +104,29 @@ def steps_to_target(results: Sequence[TrialResult], *, curve: ScalingCurve | Non
     axes.set_ylabel("steps to target")
     axes.legend(frameon=False)
     return figure
+
+
+def _draw_leaders(axes: Axes, batch_sizes: Sequence[BatchSizeSummary]) -> list[tuple[int, float]]:
+    """Draw what is expected of each batch size's leader, and how far the others were tried; returns the latter."""
+    known = [
+        (b.global_batch_size, b.steps_to_target, b.interval) for b in batch_sizes if b.steps_to_target and b.interval
+    ]
+    below = [steps - interval[0] for _, steps, interval in known]
+    above = [interval[1] - steps for _, steps, interval in known]
+    axes.errorbar(
+        [size for size, _, _ in known], [steps for _, steps, _ in known], yerr=(below, above),
+        fmt="o-", color=_BLUE, markersize=8, capsize=4, label="expected of the best parameters, with 90 % interval",
+    )  # fmt: skip
+    missed = [
+        (b.global_batch_size, b.most_examples / b.global_batch_size)
+        for b in batch_sizes
+        if b.leader is None and b.most_examples
+    ]
+    if missed:
+        axes.plot(
+            *zip(*missed, strict=True), "^", color=_ORANGE, markersize=9, label="not reached within so many steps"
+        )
+    return missed
 
 
 def trials_by_batch_and_rate(

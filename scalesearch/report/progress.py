@@ -53,6 +53,10 @@ class StudyProgress:
         self._running = f"trial {number} ({_point(parameters)})"
         self._show(spent, self._running)
 
+    def note(self, sentence: str) -> None:
+        """Print a sentence among the trials."""
+        self._console.print(escape(sentence), style="yellow", highlight=False, soft_wrap=True)
+
     def trial_measured(self, measurement: Measurement, spent: Spent) -> None:
         """Show how far the running trial is."""
         value = measurement.metrics[self._objective.metric]
@@ -69,7 +73,8 @@ class StudyProgress:
         self._standing = incumbent + outcome_counts(findings.outcomes)
         share = "" if self._console.is_terminal else f"{largest_share(self._budget, spent):>4.0%} "
         style = _STYLES.get(result.outcome, "red")
-        self._console.print(escape(share + self._line(result)), style=style, highlight=False, soft_wrap=True)
+        compared = next((r for r in findings.results if r.number == result.number), result)
+        self._console.print(escape(share + self._line(compared)), style=style, highlight=False, soft_wrap=True)
         self._show(spent, "")
 
     def _line(self, result: TrialResult) -> str:

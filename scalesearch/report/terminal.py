@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -12,10 +12,11 @@ from rich.table import Table
 
 from scalesearch.core.budget import Budget, Spent
 from scalesearch.core.curve import ScalingCurve
-from scalesearch.core.recommend import Candidate, Findings, best_value, cost
+from scalesearch.core.recommend import BatchSizeSummary, Candidate, Findings, best_value, cost
 from scalesearch.core.results import OUTCOME_MEANING, Outcome
 from scalesearch.report import words
 from scalesearch.report.keras_code import keras_code
+from scalesearch.report.noise_scale import measured_critical_batch_size, noise_scale_lines
 
 
 def outcome_counts(outcomes: Mapping[Outcome, int]) -> str:
@@ -84,11 +85,27 @@ def recommendation_lines(findings: Findings, *, replicas: int, train_examples: i
             f"reaches {words.goal(objective)} in {words.duration(reached.seconds)}, {reached.steps:,.0f} steps, "
             f"{words.count(reached.examples)} examples ({runs})"
         )
+    yield from _how_timed(findings)
     yield from _against_baseline(best, findings)
     yield from _test_metrics(best, findings.baseline)
     yield from _regimes(findings)
+    sizes = [b.global_batch_size for b in findings.batch_sizes if b.reached]
+    yield from noise_scale_lines(best.best, measured_critical_batch_size(findings.curve, sizes))
+    for edge in findings.edges:
+        yield f"edge of the space: {edge}"
     for caveat in findings.caveats:
         yield f"not established: {caveat}"
+
+
+def _how_timed(findings: Findings) -> Iterator[str]:
+    """Where times are the profile's, what the run that is recommended took by itself."""
+    best = findings.recommendation
+    if not findings.profiled or best is None or best.best.reached is None:
+        return
+    reached = best.best.reached
+    own = next((m.train_seconds for m in best.best.measurements if m.step == reached.evaluation_step), None)
+    itself = f"; trial {best.best.number} itself trained {words.duration(own)}" if own is not None else ""
+    yield f"times are steps × the profiled {words.duration(reached.seconds / reached.steps)} of a step, as compared{itself}"
 
 
 def _nothing_reached(findings: Findings) -> Iterator[str]:
@@ -100,9 +117,10 @@ def _nothing_reached(findings: Findings) -> Iterator[str]:
     if closest is not None:
         value = best_value(closest, objective)
         p = closest.parameters
+        alone = ", which no median of three evaluations was" if closest.first_reached is not None else ""
         yield (
             f"the closest was trial {closest.number} (global batch {p.global_batch_size:,}, learning rate "
-            f"{p.learning_rate:.4g}): {objective.metric} {value:.6g}; {OUTCOME_MEANING[closest.outcome]}"
+            f"{p.learning_rate:.4g}): {objective.metric} {value:.6g}{alone}; {OUTCOME_MEANING[closest.outcome]}"
         )
     if objective.target is not None and findings.outcomes:
         yield "give it more budget, a longer `trial.max_examples`, or an easier target"
@@ -147,10 +165,12 @@ def _regimes(findings: Findings) -> Iterator[str]:
         return
     sizes = [b.global_batch_size for b in findings.batch_sizes if b.reached]
     yield f"{_regimes_seen(curve, sizes[0], sizes[-1])} (from {len(sizes)} batch sizes, {sizes[0]:,} to {sizes[-1]:,})"
-    if sizes[0] <= curve.b_crit <= sizes[-1]:
+    if measured_critical_batch_size(curve, sizes) is not None:
+        power, root = (f"^{curve.sharpness:.2g}", f"^(1/{curve.sharpness:.2g})") if curve.sharpness > 1.05 else ("", "")
+        share = f"{curve.b_crit:,.0f} / batch"
+        law = f"(1 + {f'({share}){power}' if power else share}){root}"
         yield (
-            f"critical batch size {curve.b_crit:,.0f}: steps to target ≈ "
-            f"{curve.s_min:,.0f} · (1 + {curve.b_crit:,.0f} / batch), to {curve.residual:.0%}"
+            f"critical batch size {curve.b_crit:,.0f}: steps to target ≈ {curve.s_min:,.0f} · {law}, to {curve.residual:.0%}"
         )
 
 
@@ -172,6 +192,9 @@ def _regimes_seen(curve: ScalingCurve, smallest: int, largest: int) -> str:
 
 def batch_size_rows(findings: Findings) -> Iterator[tuple[str, ...]]:
     """The best per global batch size as text: the headings first, then a row for each size."""
+    if findings.of_curve:
+        yield from _curve_rows(findings.batch_sizes)
+        return
     objective = findings.objective
     if objective.minimize == "metric":
         yield "global batch", "learning rate", objective.metric, "trials"
@@ -190,8 +213,40 @@ def batch_size_rows(findings: Findings) -> Iterator[tuple[str, ...]]:
             yield size, rate, "–", "–", "–", f"{row.reached} / {row.trials}"
 
 
+def _curve_rows(batch_sizes: Sequence[BatchSizeSummary]) -> Iterator[tuple[str, ...]]:
+    yield "global batch", "learning rate", "decays after", "steps", "90 %", "examples", "seconds", "runs"
+    for row in batch_sizes:
+        size, leader = f"{row.global_batch_size:,}", row.leader
+        if leader is None or row.interval is None or row.steps_to_target is None:
+            yield size, "–", "–", *_why_not_reached(row), "–", "–", f"{row.trials}"
+            continue
+        examples, seconds = row.examples_to_target or 0.0, row.seconds_to_target or 0.0
+        decays = ", ".join(words.count(b) for b in leader.parameters.schedule.boundaries if b < examples)
+        low, high = row.interval
+        yield (
+            size,
+            f"{leader.parameters.learning_rate:.4g}",
+            decays or "–",
+            f"{row.steps_to_target:,.0f}",
+            f"{low:,.0f}–{high:,.0f}",
+            words.count(examples),
+            words.duration(seconds),
+            "once" if leader.runs == 1 else f"{leader.runs}" + (f", {leader.missed} missed" if leader.missed else ""),
+        )
+
+
+def _why_not_reached(row: BatchSizeSummary) -> tuple[str, str]:
+    if row.out_of_memory:
+        return "out of memory", "–"
+    if not row.most_examples:
+        return "not tried", "–"
+    return "not reached", f"within {words.count(row.most_examples / row.global_batch_size)}"
+
+
 def _batch_size_table(findings: Findings) -> RenderableType:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, title="Best per global batch size", title_justify="left")
+    title = "Best per global batch size" if not findings.of_curve else "Steps to target at every global batch size"
+    narrow = findings.of_curve  # to fit into 80 columns
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=narrow, title=title, title_justify="left")
     headings, *rows = batch_size_rows(findings)
     for heading in headings:
         table.add_column(heading, justify="right")

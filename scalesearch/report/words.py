@@ -9,8 +9,10 @@ from scalesearch.core.schedule import Linear, Piecewise, first_step_from
 
 def duration(seconds: float) -> str:
     """`8.3 s`, `2m 05s`, `1h 13m`."""
+    if 1e-9 < seconds < 0.95e-3:
+        return f"{seconds * 1e6:.2g} µs" if seconds < 99.5e-6 else f"{seconds * 1e6:.0f} µs"
     if seconds < 0.095:
-        return f"{seconds * 1e3:.2g} ms" if seconds else "0 s"
+        return f"{seconds * 1e3:.2g} ms" if seconds > 1e-9 else "0 s"
     if seconds < 9.95:
         return f"{seconds:.1f} s" if seconds >= 0.995 else f"{seconds:.2g} s"
     if seconds < 59.5:
@@ -19,6 +21,17 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes}m {rest:02d}s"
     return f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def signed_duration(seconds: float) -> str:
+    """`+ 2 ms`, `− 2 ms`."""
+    return f"{'−' if seconds < -1e-9 else '+'} {duration(abs(seconds))}"
+
+
+def size(size_bytes: float) -> str:
+    """`820 MiB`, `1.2 GiB`."""
+    mebibytes = size_bytes / 2**20
+    return f"{mebibytes:,.0f} MiB" if mebibytes < 1023.5 else f"{mebibytes / 1024:.1f} GiB"
 
 
 def count(value: float) -> str:

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from scalesearch.search.storage import StudyStore
 
 REFRESH_SECONDS = 10.0
 EXPIRES_SECONDS = 60.0
+POLL_SECONDS = 1.0
 SETTLE_SECONDS = 0.3
 
 
@@ -46,41 +47,57 @@ class Lease:
             self.store.keep("lease", None)
 
 
-def take_lease(store: StudyStore) -> Lease:
-    """Become the driver of a study; a dead driver's lease is taken over. Raises StudyError if it has a live one."""
-    _refuse_if_held(store, own_token=None)
+def take_lease(store: StudyStore, *, waiting: Callable[[str], None] = lambda why: None) -> Lease:
+    """Become the driver of a study; a dead driver's lease is taken over. Raises StudyError if it has a live one.
+
+    Whether a driver on another machine lives is seen by its renewing the lease, within `EXPIRES_SECONDS`, whatever the
+    clocks of both machines say; `waiting` is told of it.
+    """
+    _refuse_if_held(store, own_token=None, waiting=waiting)
     token = uuid.uuid4().hex
     store.keep("lease", _lease(token))
     # Two drivers that start at once both find no lease; the one that wrote last has it.
     time.sleep(SETTLE_SECONDS)
-    _refuse_if_held(store, own_token=token)
+    _refuse_if_held(store, own_token=token, waiting=waiting)
     return Lease(store, token, time.monotonic())
 
 
-def _lease(token: str) -> dict[str, str | int | float | None]:
+def _lease(token: str) -> dict[str, str | int | None]:
     pid = os.getpid()
     return {
         "token": token,
         "host": socket.gethostname(),
         "pid": pid,
         "process_started": _process_started(pid),
-        "at": time.time(),
+        "renewal": uuid.uuid4().hex,
     }
 
 
-def _refuse_if_held(store: StudyStore, *, own_token: str | None) -> None:
+def _refuse_if_held(store: StudyStore, *, own_token: str | None, waiting: Callable[[str], None]) -> None:
     lease = store.attribute("lease")
     if lease is None or lease["token"] == own_token:
         return
+    driver = f"process {lease['pid']} on {lease['host']}"
     if lease["host"] == socket.gethostname():
         held = _is_running(lease)
     else:
-        held = abs(time.time() - lease["at"]) < EXPIRES_SECONDS
+        waiting(f"study {store.name} was last run by {driver}: waiting up to {EXPIRES_SECONDS:g} s for a sign of it")
+        held = _is_renewed(store, lease)
     if held:
         raise StudyError(
-            f"study {store.name} is being run by process {lease['pid']} on {lease['host']}: wait for it, or stop it "
-            "(everything it has done is kept)"
+            f"study {store.name} is being run by {driver}: wait for it, or stop it (everything it has done is kept)"
         )
+
+
+def _is_renewed(store: StudyStore, lease: Mapping[str, Any]) -> bool:
+    """Whether a driver shows within the time in which it must that it has the lease."""
+    deadline = time.monotonic() + EXPIRES_SECONDS
+    while time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        now = store.attribute("lease")
+        if now != lease:
+            return now is not None
+    return False
 
 
 def _is_running(lease: Mapping[str, Any]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 import optuna
@@ -11,13 +12,18 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
-from scalesearch.core.planner import Planner, Proposal
+from scalesearch.core.parameters import Parameters
+from scalesearch.core.proposal import Proposal
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
+from scalesearch.core.retune import AnyPlanner
 from scalesearch.core.space import Axis, SearchSpace
 from scalesearch.search.pruner import CAP
+from scalesearch.search.records import PARAMETERS
 
 WHY = "why"
+PROPOSED = "parameters"  # user attribute
 History = Callable[[optuna.Study], Sequence[TrialResult]]
+_ASKING = Lock()  # threads ask one after another, so that each sees what the others were given
 
 
 class ScalingSampler(BaseSampler):
@@ -49,12 +55,15 @@ class ScalingSampler(BaseSampler):
         raise optuna.TrialPruned()
     ```
 
+    Several trials may be asked for before the first is told, also by threads (`n_jobs`): those that are running are
+    accounted for. Only processes that ask within the same moment may get the same trial.
+
     Args:
-        planner: what to search, and for what.
+        planner: what to search, and for what: a `Planner` for the optimum, a `CurvePlanner` for every batch size.
         history: the finished trials of a study; by default read from what the script reported.
     """
 
-    def __init__(self, planner: Planner, *, history: History | None = None) -> None:
+    def __init__(self, planner: AnyPlanner, *, history: History | None = None) -> None:
         self._planner = planner
         self._history = history or (lambda study: reported_trials(study, planner))
         self._independent = RandomSampler(seed=planner.seed)
@@ -69,25 +78,46 @@ class ScalingSampler(BaseSampler):
         """The planner's proposal, unless the trial was queued with its parameters."""
         if "fixed_params" in trial.system_attrs:
             return {}
-        proposal = self._planner.propose(self._history(study))
-        _keep(study, trial, proposal)
-        return dict(self._planner.space.coordinates(proposal.parameters))
+        with _ASKING:
+            proposal = self._planner.propose(self._history(study), self._pending(study, trial))
+            _keep(study, trial, proposal)
+        # Where the edge rule has widened the space, beyond the given one.
+        within = self._planner.space.reaching(proposal.parameters)
+        return dict(within.coordinates(proposal.parameters))
+
+    def _pending(self, study: optuna.Study, trial: FrozenTrial) -> list[Parameters]:
+        """The parameters of the other trials that are running, as far as they have any yet."""
+        running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        others = (_parameters(t, self._planner.space) for t in running if t.number != trial.number)
+        return [parameters for parameters in others if parameters is not None]
 
     def sample_independent(
         self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Parameters that are not the planner's are drawn at random."""
+        """Parameters that are not the planner's are drawn at random. Raises ValueError for what the script cuts off."""
+        if param_name in distributions(self._planner.space) and _is_proposed(trial):
+            raise ValueError(
+                f"the space was widened, and the {param_name} that is proposed lies beyond {param_distribution}: ask for "
+                "parameters with `suggest(trial, space)`, or leave the planner's `limits` out"
+            )
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
 
 def suggest(trial: optuna.Trial, space: SearchSpace) -> Any:
-    """The parameters of a trial of `space`, in natural units (`core.parameters.Parameters`)."""
-    for name, distribution in distributions(space).items():
+    """The parameters of a trial of `space`, in natural units (`core.parameters.Parameters`).
+
+    Where `ScalingSampler` has widened the space, they may lie beyond `space`.
+    """
+    if isinstance(trial, optuna.Trial) and isinstance(trial.study.sampler, ScalingSampler):
+        _ = trial.relative_params  # makes the sampler propose
+    proposed = _kept(trial.user_attrs) if _is_proposed(trial) else None
+    within = space if proposed is None else space.reaching(proposed)
+    for name, distribution in distributions(within).items():
         if isinstance(distribution, IntDistribution):
             trial.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
         elif isinstance(distribution, FloatDistribution):
             trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
-    return space.parameters(trial.params)
+    return proposed or space.parameters(trial.params)
 
 
 def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
@@ -95,15 +125,30 @@ def distributions(space: SearchSpace) -> dict[str, BaseDistribution]:
     return {axis.name: _distribution(axis) for axis in space.axes()}
 
 
-def reported_trials(study: optuna.Study, planner: Planner) -> list[TrialResult]:
+def reported_trials(study: optuna.Study, planner: AnyPlanner) -> list[TrialResult]:
     """The finished trials of a script that reports the metric at the examples seen and returns the cost to target."""
     finished = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL))
-    names = {axis.name for axis in planner.space.axes()}
-    return [_reported(t, planner) for t in finished if names <= t.params.keys()]
+    measured = ((t, _parameters(t, planner.space)) for t in finished)
+    return [_reported(t, parameters, planner) for t, parameters in measured if parameters is not None]
 
 
-def _reported(trial: FrozenTrial, planner: Planner) -> TrialResult:
-    parameters = planner.space.parameters(trial.params)
+def _parameters(trial: FrozenTrial, space: SearchSpace) -> Parameters | None:
+    """As they were proposed or, of a queued trial, as its coordinates say; None if it has none yet."""
+    if (kept := _kept(trial.user_attrs)) is not None:
+        return kept
+    return space.parameters(trial.params) if {axis.name for axis in space.axes()} <= trial.params.keys() else None
+
+
+def _is_proposed(trial: optuna.Trial | FrozenTrial) -> bool:
+    """Whether the sampler proposed it, or one that it repeats."""
+    return WHY in trial.user_attrs
+
+
+def _kept(attributes: Mapping[str, Any]) -> Parameters | None:
+    return PARAMETERS.validate_python(attributes[PROPOSED]) if PROPOSED in attributes else None
+
+
+def _reported(trial: FrozenTrial, parameters: Parameters, planner: AnyPlanner) -> TrialResult:
     size = parameters.global_batch_size
     per_step = planner.cost_per_step([])(size)
     reached = _reached(trial, size, per_step, planner.objective)
@@ -126,7 +171,7 @@ def _reported(trial: FrozenTrial, planner: Planner) -> TrialResult:
     return TrialResult(
         number=trial.number,
         parameters=parameters,
-        seed=0,
+        seed=trial.number,  # as good as any: a script's runs are taken for independent
         outcome=_outcome(trial, measurements, reached),
         reason="",
         cost=Cost(examples=measurements[-1].examples if measurements else 0),
@@ -168,7 +213,9 @@ def _reached(trial: FrozenTrial, size: int, per_step: float, objective: Objectiv
 
 
 def _keep(study: optuna.Study, trial: FrozenTrial, proposal: Proposal) -> None:
-    attributes = {CAP: proposal.cap, WHY: proposal.why}
+    # Exactly the point that is meant: its coordinates, rounded, may be another one, which would not count as a repeat.
+    exact = PARAMETERS.dump_python(proposal.parameters, mode="json")
+    attributes = {CAP: proposal.cap, WHY: proposal.why, PROPOSED: exact}
     for key, value in attributes.items():
         study._storage.set_trial_user_attr(trial._trial_id, key, value)
         trial.set_user_attr(key, value)  # the copy that the script and its pruner see

@@ -6,39 +6,41 @@ import json
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
 from optuna.trial import TrialState
-from sqlalchemy import event
 
+from scalesearch.core.curve import CurvePoint
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.planner import Planner
+from scalesearch.core.proposal import space_that_fits
 from scalesearch.core.recommend import best_value, cost
-from scalesearch.core.results import Cost, Direction, Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.results import Direction, Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.retune import AnyPlanner
 from scalesearch.core.space import SearchSpace
 from scalesearch.errors import StudyError
-from scalesearch.search.pruner import CAP, CappingPruner, incumbent_cost
+from scalesearch.search import queue
+from scalesearch.search.database import study_names
+from scalesearch.search.pruner import CappingPruner, incumbent_cost
+from scalesearch.search.queue import OpenTrial
 from scalesearch.search.records import (
+    CURVE,
     PARAMETERS,
-    measurements_from_json,
+    interrupted_from_json,
     measurements_to_json,
     result_from_json,
     result_to_json,
 )
 from scalesearch.search.sampler import SamplerName, optuna_sampler
-from scalesearch.search.scaling import WHY, ScalingSampler, distributions
+from scalesearch.search.scaling import ScalingSampler
 
 FLUSH_SECONDS = 1.0
-SQLITE_LOCK_SECONDS = 60
 FAR_FROM_TARGET = 100.0  # constraint of a trial whose metric means nothing: worse than any distance to the target
 
-# Two processes create one SQLite file at once: the slower one finds half a schema.
-_CREATED_BY_ANOTHER_PROCESS = ("already exists", "UNIQUE constraint failed", "database is locked")
+# Keys that definitions did not always have, and how studies went before they had them.
+_BEFORE = {"objective.crossing": "first"}
 
 _STATES = {
     Outcome.REACHED: TrialState.COMPLETE,
@@ -49,66 +51,6 @@ _STATES = {
     Outcome.INTERRUPTED: TrialState.FAIL,
     Outcome.CRASHED: TrialState.FAIL,
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class OpenTrial:
-    """A trial that was asked for and not yet told."""
-
-    number: int
-    parameters: Parameters
-    seed: int
-    is_baseline: bool
-    cap: float | None = None
-    """The cost, in the goal's unit, after which to stop it; None: no cap of its own."""
-    why: str = ""
-
-
-def open_storage(url: str, *, create: bool = True) -> optuna.storages.BaseStorage:
-    """Optuna's storage at `url`. Raises StudyError if it cannot be opened or, without `create`, is not there yet."""
-    if not create and is_missing(url):
-        raise StudyError(
-            f"there is no study storage {url} here ({Path.cwd()}): go to the folder of your studies, or give --storage"
-        )
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    for attempt in range(5):
-        try:
-            return _sqlite(url) if url.startswith("sqlite") else optuna.storages.get_storage(url)
-        except Exception as error:
-            if attempt < 4 and any(sign in str(error) for sign in _CREATED_BY_ANOTHER_PROCESS):
-                time.sleep(0.5 * (attempt + 1))
-                continue
-            reason = str(error).splitlines()[0]
-            raise StudyError(f"the study storage {url} cannot be opened: {reason}") from error
-    raise AssertionError("unreachable")
-
-
-def _sqlite(url: str) -> optuna.storages.BaseStorage:
-    """An SQLite storage whose commits take a millisecond instead of ten, of which a trial makes twenty.
-
-    In write-ahead mode with `synchronous = NORMAL`, killing any process loses nothing; a power failure may lose the
-    last commits but cannot damage the file.
-    """
-    storage = optuna.storages.RDBStorage(url, engine_kwargs={"connect_args": {"timeout": SQLITE_LOCK_SECONDS}})
-
-    def configure(connection: Any, record: Any) -> None:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
-
-    event.listen(storage.engine, "connect", configure)
-    storage.engine.dispose()  # connections made before the listener keep the slow mode
-    return optuna.storages.get_storage(storage)  # with its cache of finished trials
-
-
-def is_missing(url: str) -> bool:
-    """Whether `url` is an SQLite file that could be there but is not."""
-    path = Path(url.removeprefix("sqlite:///"))
-    return url.startswith("sqlite:///") and path.parent.is_dir() and not path.exists()
-
-
-def study_names(storage: optuna.storages.BaseStorage) -> list[str]:
-    """The names of all studies in a storage."""
-    return sorted(optuna.get_all_study_names(storage))
 
 
 class StudyStore:
@@ -135,6 +77,11 @@ class StudyStore:
         self._trials: dict[int, optuna.Trial] = {}
         self._flushed: dict[int, float] = {}
 
+    @property
+    def storage(self) -> optuna.storages.BaseStorage:
+        """Where it is kept, with other studies."""
+        return self._storage
+
     # What the study is
 
     def attribute(self, key: str) -> Any:
@@ -152,6 +99,7 @@ class StudyStore:
             self.keep("definition", dict(fingerprint))
             return
         now = json.loads(json.dumps(dict(fingerprint)))
+        stored = {**{k: v for k, v in _BEFORE.items() if k in now}, **stored}
         keys = sorted(k for k in stored.keys() | now.keys() if stored.get(k) != now.get(k))
         if keys:
             differences = "\n".join(f"  {k}: was {stored.get(k)!r}, now {now.get(k)!r}" for k in keys)
@@ -171,73 +119,78 @@ class StudyStore:
         stored = self.attribute("leader")
         return PARAMETERS.validate_python(stored) if stored is not None else None
 
+    def edges(self) -> list[str]:
+        """What the edge rule says about the leader (`core.edges`)."""
+        return self.attribute("edges") or []
+
+    def keep_edges(self, sentences: Sequence[str]) -> None:
+        """Keep what the edge rule says, since it depends on the space, of which reading a study knows nothing."""
+        self.keep("edges", list(sentences))
+
     def keep_leader(self, parameters: Parameters | None) -> None:
         """Keep the parameters that the search believes in."""
         self.keep("leader", PARAMETERS.dump_python(parameters, mode="json") if parameters else None)
 
+    def curve(self) -> dict[int, CurvePoint]:
+        """What the search believes of each global batch size that reached the target, if that is its aim."""
+        return CURVE.validate_python(self.attribute("curve") or {})
+
+    def keep_curve(self, points: Mapping[int, CurvePoint]) -> None:
+        """Keep what the search believes of each global batch size."""
+        self.keep("curve", CURVE.dump_python(dict(points), mode="json"))
+
     # Asking and telling
 
     def ask(
-        self, space: SearchSpace, *, sampler_name: SamplerName, seed: int, planner: Planner | None = None
+        self,
+        space: SearchSpace,
+        *,
+        sampler_name: SamplerName,
+        seed: int,
+        planner: AnyPlanner | None = None,
+        max_examples: float = math.inf,
     ) -> OpenTrial:
-        """The next trial: a queued one, or what the sampler proposes; `scaling` needs its planner."""
-        position = self._position()
+        """The next trial: a queued one, or what the sampler proposes; `scaling` needs its planner.
+
+        Two trials whose schedules differ after `max_examples` only, their full length, are the same.
+        """
         if sampler_name == "scaling":
             assert planner is not None
             self._study.sampler = ScalingSampler(planner, history=lambda study: self.results())
         else:
+            position = queue.position(self._study)
             self._study.sampler = optuna_sampler(sampler_name, seed=seed, position=position)
-        trial = self._study.ask(distributions(space))
-        # From storage: the trial's own copy was made before the sampler wrote its cap.
-        attributes = self._storage.get_trial(self._trial_id(trial.number)).user_attrs
-        if "parameters" in attributes:
-            parameters = PARAMETERS.validate_python(attributes["parameters"])
-        else:
-            parameters = space.parameters(trial.params)
-            trial.set_user_attr("parameters", PARAMETERS.dump_python(parameters, mode="json"))
-        trial_seed = attributes.get("seed", _trial_seed(seed, position))
-        trial.set_user_attr("seed", trial_seed)
-        self._trials[trial.number] = trial
-        return OpenTrial(
-            number=trial.number,
-            parameters=parameters,
-            seed=trial_seed,
-            is_baseline=attributes.get("is_baseline", False),
-            cap=attributes.get(CAP),
-            why=attributes.get(WHY, ""),
-        )
+            if not self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):  # else it is given
+                space = space_that_fits(space, self.results())
+        trial, asked = queue.ask(self._study, space, seed=seed, max_examples=max_examples)
+        self._trials[asked.number] = trial
+        return asked
 
     def enqueue(self, parameters: Parameters, space: SearchSpace, *, is_baseline: bool = False) -> None:
         """Queue a trial of exactly `parameters`; the sampler sees the nearest point of the space."""
-        self._enqueue(parameters, space, {"is_baseline": True} if is_baseline else {})
+        queue.enqueue(self._study, parameters, space, is_baseline=is_baseline)
 
-    def repeat(self, interrupted: TrialResult, space: SearchSpace) -> None:
+    def repeat(self, interrupted: TrialResult) -> None:
         """Queue an interrupted trial again, with its seed, unless that was done before."""
-        trials = {t.number: t.user_attrs for t in self._study.get_trials(deepcopy=False)}
-        if any(attributes.get("repeats") == interrupted.number for attributes in trials.values()):
-            return
-        proposed = {key: value for key, value in trials[interrupted.number].items() if key in (CAP, WHY)}
-        attributes = {
-            **proposed,
-            "is_baseline": interrupted.is_baseline,
-            "seed": interrupted.seed,
-            "repeats": interrupted.number,
-        }
-        self._enqueue(interrupted.parameters, space, attributes)
+        queue.repeat(self._study, interrupted)
 
-    def _enqueue(self, parameters: Parameters, space: SearchSpace, attributes: Mapping[str, Any]) -> None:
-        exact = {"parameters": PARAMETERS.dump_python(parameters, mode="json")}
-        self._study.enqueue_trial(space.coordinates(parameters), user_attrs={**exact, **attributes})
+    def waiting_origins(self) -> set[int]:
+        """The numbers under which the interrupted trials that are queued were run first."""
+        return queue.waiting_origins(self._study)
 
-    def _position(self) -> int:
-        """How many trials were started so far; repeats do not count, so that an interruption changes no proposal."""
-        trials = self._study.get_trials(deepcopy=False)
-        return sum("seed" in t.user_attrs and "repeats" not in t.user_attrs for t in trials)
+    def share(self, number: int, measurements: Sequence[Measurement]) -> None:
+        """Keep what a trial has, before it runs, of the measurements of the trial that it repeats."""
+        # In this order: a record that is cut short here must not make the trial pay for what it shares.
+        self._set_trial_attribute(number, "measurements", measurements_to_json(()))
+        self._set_trial_attribute(number, "shared_steps", measurements[-1].step if measurements else 0)
+        self._set_trial_attribute(number, "measurements", measurements_to_json(measurements))
 
-    def measured(self, number: int, measurements: Sequence[Measurement], objective: Objective) -> None:
-        """Keep what a running trial has measured so far; written at most once a second."""
+    def measured(
+        self, number: int, measurements: Sequence[Measurement], objective: Objective, *, at_once: bool = False
+    ) -> None:
+        """Keep what a running trial has measured so far; written at most once a second, or `at_once`."""
         now = time.monotonic()
-        if now - self._flushed.get(number, -np.inf) < FLUSH_SECONDS:
+        if not at_once and now - self._flushed.get(number, -np.inf) < FLUSH_SECONDS:
             return
         self._flushed[number] = now
         self._set_trial_attribute(number, "measurements", measurements_to_json(measurements))
@@ -302,26 +255,10 @@ class StudyStore:
                 continue
             if "seed" not in attributes:
                 self._study.tell(trial.number, state=TrialState.FAIL)
-                if "parameters" in attributes:
-                    self._study.enqueue_trial(trial.system_attrs["fixed_params"], user_attrs=attributes)
+                if "fixed_params" in trial.system_attrs:
+                    queue.queue(self._study, trial.system_attrs["fixed_params"], attributes, trial.system_attrs)
                 continue
-            measurements = measurements_from_json(attributes["measurements"]) if "measurements" in attributes else ()
-            last = measurements[-1] if measurements else None
-            left.append(
-                TrialResult(
-                    number=trial.number,
-                    parameters=PARAMETERS.validate_python(attributes["parameters"]),
-                    seed=attributes["seed"],
-                    outcome=Outcome.INTERRUPTED,
-                    reason="its driver was killed",
-                    cost=Cost(examples=last.examples, device_seconds=last.elapsed_seconds * replicas)
-                    if last
-                    else Cost(),
-                    reached=None,
-                    measurements=measurements,
-                    is_baseline=attributes.get("is_baseline", False),
-                )
-            )
+            left.append(interrupted_from_json(trial.number, attributes, replicas=replicas))
         return left
 
     # Time
@@ -339,10 +276,6 @@ class StudyStore:
 
     def _trial_id(self, number: int) -> int:
         return self._storage.get_trial_id_from_study_id_trial_number(self._study_id, number)
-
-
-def _trial_seed(study_seed: int, number: int) -> int:
-    return int(np.random.SeedSequence((study_seed, number, 1)).generate_state(1)[0] % 2**31)
 
 
 def _distance_to_target(result: TrialResult, objective: Objective) -> float:

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from scalesearch.core.budget import Spent
 from scalesearch.core.recommend import Findings
 from scalesearch.core.results import Measurement, TrialResult
-from scalesearch.search.storage import OpenTrial
+from scalesearch.search.queue import OpenTrial
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialStarted:
     trial: OpenTrial
     spent: Spent
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A sentence for the user: where a trial goes on, or what went wrong without ending anything."""
+
+    sentence: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,4 +47,4 @@ class StudyEnded:
     by_user: bool
 
 
-StudyEvent = TrialStarted | TrialMeasured | TrialEnded | StudyEnded
+StudyEvent = TrialStarted | Noted | TrialMeasured | TrialEnded | StudyEnded

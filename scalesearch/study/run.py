@@ -3,59 +3,35 @@
 from __future__ import annotations
 
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from threading import Event as Flag
 
-from scalesearch.core.budget import (
-    Budget,
-    Spent,
-    largest_share,
-    spent,
-    unit_that_ends_a_trial,
-    unit_that_forbids_a_trial,
-)
-from scalesearch.core.parameters import Parameters
-from scalesearch.core.planner import Planner, Proposal
-from scalesearch.core.recommend import Findings, findings
-from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing
+from scalesearch.core.budget import Budget, Spent
+from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.retune import WarmStart
 from scalesearch.core.step_time import fit_step_times
 from scalesearch.core.stopping import verdict
 from scalesearch.definition import ResolvedStudy
 from scalesearch.errors import StudyError
-from scalesearch.execution.messages import Ended, Measured, TrialRequest
+from scalesearch.execution.messages import Ended, Measured, Saved, TrialRequest
 from scalesearch.search.lease import Lease
+from scalesearch.search.queue import OpenTrial
 from scalesearch.search.sampler import SamplerName
-from scalesearch.search.storage import FLUSH_SECONDS, OpenTrial, StudyStore
-from scalesearch.study.events import StudyEnded, StudyEvent, TrialEnded, TrialMeasured, TrialStarted
+from scalesearch.search.storage import StudyStore
+from scalesearch.study.account import Account
+from scalesearch.study.events import Noted, StudyEnded, StudyEvent, TrialEnded, TrialMeasured, TrialStarted
+from scalesearch.study.journal import Journal
+from scalesearch.study.planning import Planning
 from scalesearch.study.protocols import Executor, Tracker
+from scalesearch.study.running import RunningTrial, examples_at_next_evaluation
+from scalesearch.study.snapshots import Continuation, SnapshotFolder
 
 TICK_SECONDS = 0.5
-STOP_WITHIN_SECONDS = 5.0
+STOP_WITHIN_SECONDS = 4.0
 MAX_CRASHES_IN_A_ROW = 5
-CONFIRMATION_SHARE = 0.2  # of the budget: the last part repeats the leaders with fresh seeds
-UNIT_NAMES = {
-    "examples": "examples",
-    "epochs": "epochs",
-    "device_seconds": "device time",
-    "wall_clock_seconds": "wall clock",
-    "trials": "number of trials",
-}
-
-
-@dataclass
-class _Running:
-    """The trial in flight."""
-
-    trial: OpenTrial
-    objective: Objective
-    planner: Planner
-    measurements: list[Measurement]
-    started: float
-    stop: tuple[Outcome, str] | None = None
-    ruled_out_steps: float | None = None
-    abandon_at: float | None = None
+MAX_LOSSES_IN_A_ROW = 3  # of the worker, by one trial from the same step on: then it is taken for the trial's fault
 
 
 class Study:
@@ -68,7 +44,12 @@ class Study:
         lease: the right to drive the study.
         executor: where trials run.
         tracker: gets a copy of everything.
+        snapshots: where the trials' snapshots are kept.
+        journal: where the running trial's measurements are kept.
         sampler_name, seed: what proposes the next trial.
+        step_seconds: seconds per step at a global batch size, in which costs are compared; by default, fitted to the
+            trials.
+        warm_start: of a retune: what it begins with.
         stop_requested: set by the user's Ctrl-C.
         started: the time on `clock` from which this run's wall clock counts.
         clock: seconds that only go up.
@@ -83,52 +64,62 @@ class Study:
         lease: Lease,
         executor: Executor,
         tracker: Tracker,
+        snapshots: SnapshotFolder,
+        journal: Journal,
         sampler_name: SamplerName,
         seed: int,
+        step_seconds: Callable[[int], float] | None = None,
+        warm_start: WarmStart | None = None,
         stop_requested: Flag,
         started: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resolved = resolved
-        self._budget = budget
         self._store = store
         self._lease = lease
         self._executor = executor
         self._tracker = tracker
+        self._snapshots = snapshots
+        self._journal = journal
         self._sampler_name = sampler_name
         self._seed = seed
         self._stop_requested = stop_requested
-        self._started = started
         self._clock = clock
-        self._session = uuid.uuid4().hex
-        self._session_kept = started
-        self._earlier_seconds = store.wall_clock_seconds()
-        self._running: _Running | None = None
+        self._running: RunningTrial | None = None
         self._crashes_in_a_row = 0
+        self._losses_in_a_row: list[tuple[int, int]] = []
+        train_examples = resolved.train_examples
+        self._account = Account(budget, store, train_examples=train_examples, started=started, clock=clock)
+        self._planning = Planning(
+            resolved, store, sampler_name=sampler_name, seed=seed, step_seconds=step_seconds, warm_start=warm_start
+        )
 
     @property
     def objective(self) -> Objective:
         """The objective; its target is None while the baseline that sets it has not been run."""
-        target = self._resolved.objective.target
-        return replace(self._resolved.objective, target=self._store.attribute("target") if target is None else target)
+        return self._planning.objective
 
     def events(self) -> Iterator[StudyEvent]:
         """Run the study until its budget is spent or the user stops it."""
         try:
             self._continue_or_begin()
             while (stopped_by := self._why_no_further_trial()) is None:
-                yield self._start_trial()
+                yield from self._start_trial()
                 while self._running is not None:
                     self._lease.refresh()
                     event = self._executor.next_event(timeout_seconds=TICK_SECONDS)
+                    if event is not None and event.saved is not None:
+                        yield from self._saved(event.saved)
                     if isinstance(event, Measured):
                         yield self._measured(event.measurement)
+                    elif isinstance(event, Ended) and event.start_problem:
+                        yield self._begin_anew(event)
                     elif isinstance(event, Ended):
                         yield self._ended(event)
                     elif self._must_abandon():
                         yield self._abandon("stopped by the user")
             yield StudyEnded(
-                findings=self._findings(),
+                findings=self._planning.findings(),
                 spent=self.spent(),
                 stopped_by=stopped_by,
                 by_user=self._stop_requested.is_set(),
@@ -136,29 +127,28 @@ class Study:
         finally:
             if self._running is not None:
                 self._abandon("the study was broken off")
-            self._store.session_lasted(self._session, self._session_seconds())
+            self._account.keep_session()
 
     def spent(self) -> Spent:
         """Everything that the study has spent, the running trial included."""
-        return spent(
-            self._store.results(),
-            in_flight=[self._cost_so_far()] if self._running else [],
-            wall_clock_seconds=self._earlier_seconds + self._session_seconds(),
-            train_examples=self._resolved.train_examples,
-        )
+        return self._account.spent(self._running)
 
     # Before and between trials
 
     def _continue_or_begin(self) -> None:
         for orphan in self._store.orphans(replicas=self._resolved.replicas):
+            orphan = self._journal.completed(orphan, replicas=self._resolved.replicas)
             if orphan.outcome is Outcome.INTERRUPTED:
-                examples = self._examples_at_next_evaluation(orphan.parameters, orphan.measurements)
-                orphan = replace(orphan, cost=replace(orphan.cost, examples=examples))
+                size = orphan.parameters.global_batch_size
+                plan = self._resolved.evaluation_plan(orphan.parameters, self.objective)
+                come = examples_at_next_evaluation(orphan.measurements, plan, global_batch_size=size)
+                orphan = replace(orphan, cost=replace(orphan.cost, examples=come - orphan.shared_steps * size))
             self._store.tell(orphan, self.objective)
             self._tracker.trial_ended(orphan)
         for result in self._store.results():
             if result.outcome is Outcome.INTERRUPTED:
-                self._store.repeat(result, self._resolved.space)
+                self._store.repeat(result)
+        self._snapshots.sweep(keep=self._store.waiting_origins())
         if self._resolved.baseline is not None and self._baseline_is_due():
             self._store.enqueue(self._resolved.baseline, self._resolved.space, is_baseline=True)
 
@@ -176,96 +166,119 @@ class Study:
     def _why_no_further_trial(self) -> str | None:
         if self._stop_requested.is_set():
             return "stopped by the user"
-        if (unit := unit_that_forbids_a_trial(self._budget, self.spent())) is not None:
-            return f"the budget is spent ({UNIT_NAMES[unit]})"
-        if self._is_settled():
-            return "nothing more to gain: the leader is confirmed, and another trial is expected to save less than 1 %"
+        if spent := self._account.why_no_further_trial():
+            return spent
+        if self._planning.is_settled(confirming=self._account.is_confirming):
+            leader = "every batch size's leader" if self._resolved.aim == "curve" else "the leader"
+            return f"nothing more to gain: {leader} is confirmed, and another trial is expected to save less than 1 %"
         if self._crashes_in_a_row >= MAX_CRASHES_IN_A_ROW:
             return f"{MAX_CRASHES_IN_A_ROW} trials crashed one after another: {self._store.results()[-1].reason}"
         return None
 
-    def _is_settled(self) -> bool:
+    def _start_trial(self) -> Iterator[StudyEvent]:
         objective = self.objective
-        if self._sampler_name != "scaling" or objective.target is None:
-            return False
-        return self._planner(objective).is_settled(self._store.results())
-
-    def _start_trial(self) -> TrialStarted:
-        objective = self.objective
-        planner = self._planner(objective)
-        trial = self._store.ask(self._resolved.space, sampler_name=self._sampler_name, seed=self._seed, planner=planner)
+        planner = self._planning.planner(confirming=self._account.is_confirming)
+        trial = self._store.ask(
+            self._resolved.space,
+            sampler_name=self._sampler_name,
+            seed=self._seed,
+            planner=planner,
+            max_examples=self._resolved.max_examples,
+        )
+        plan = self._resolved.evaluation_plan(trial.parameters, objective)
+        goes_on = self._snapshots.continuation(trial, self._store.results(), plan)
         request = TrialRequest(
             number=trial.number,
             parameters=trial.parameters,
             seed=trial.seed,
-            plan=self._resolved.evaluation_plan(trial.parameters, objective),
+            plan=plan,
+            start=goes_on.path if goes_on else None,
         )
-        # No trial ends meanwhile, so the step times are fitted once and not at every evaluation, while the worker waits.
-        planner = replace(planner, step_seconds=fit_step_times(self._store.results()))
-        self._running = _Running(trial, objective, planner, [], self._clock())
+        if planner.step_seconds is None:
+            # No trial ends meanwhile: fitted once, and not at every evaluation, while the worker waits.
+            planner = replace(planner, step_seconds=fit_step_times(self._store.results()))
+        shared = goes_on.measurements if goes_on else ()
+        self._running = RunningTrial(
+            trial=trial,
+            objective=objective,
+            planner=planner,
+            request=request,
+            replicas=self._resolved.replicas,
+            started=self._clock(),
+            shared=shared,
+        )
+        if shared:
+            self._store.share(trial.number, shared)
+        self._snapshots.trial_started(trial, plan, goes_on)
+        self._journal.begin(trial.number)
         self._executor.submit(request)
         self._tracker.trial_started(trial.number, trial.parameters, seed=trial.seed, is_baseline=trial.is_baseline)
-        return TrialStarted(trial=trial, spent=self.spent())
+        yield TrialStarted(trial=trial, spent=self.spent())
+        if (how := _how_it_begins(trial, goes_on)) is not None:
+            yield Noted(how)
+
+    def _begin_anew(self, event: Ended) -> Noted:
+        """Train all of a trial that cannot go on from the snapshot that it was to go on from."""
+        running = self._running
+        assert running is not None
+        self._snapshots.refused(running.request.start)
+        running.begin_anew(event)
+        self._store.share(running.trial.number, ())
+        self._snapshots.trial_started(running.trial, running.request.plan, None)
+        self._journal.begin(running.trial.number)
+        self._executor.submit(running.request)
+        return Noted(f"trial {running.trial.number} begins anew: {event.start_problem}")
 
     # The running trial
 
     def _measured(self, measurement: Measurement) -> TrialMeasured:
         running = self._running
         assert running is not None
+        begins = len(running.measurements) == len(running.shared)
         running.measurements.append(measurement)
+        self._journal.add(measurement)
         self._refuse_met_at_initialisation(running)
         running.stop = self._why_stop(running)
+        snapshot = self._snapshot_to_take(running)
+        if snapshot is not None:
+            # Before there is a file, the record reaches up to it: they continue a trial together only.
+            self._keep_measurements(running, at_once=True)
         if running.stop is None:
-            self._executor.proceed()
+            self._executor.proceed(snapshot=snapshot)
         else:
-            self._executor.stop(evaluate_test=running.stop[0] is Outcome.REACHED)
+            self._executor.stop(evaluate_test=running.stop[0] is Outcome.REACHED, snapshot=snapshot)
         # The worker is training on by now: writing costs it nothing.
-        self._tracker.trial_measured(running.trial.number, measurement)
-        self._store.measured(running.trial.number, running.measurements, running.objective)
-        if self._clock() - self._session_kept >= FLUSH_SECONDS:
-            self._keep_session()
+        for m in (*running.shared, measurement) if begins else (measurement,):
+            self._tracker.trial_measured(running.trial.number, m)
+        if snapshot is None:
+            self._keep_measurements(running)
+        self._account.keep_session_now_and_then()
         return TrialMeasured(trial=running.trial, measurement=measurement, spent=self.spent())
 
-    def _why_stop(self, running: _Running) -> tuple[Outcome, str] | None:
-        if own := verdict(running.measurements, running.objective):
-            return own
+    def _keep_measurements(self, running: RunningTrial, *, at_once: bool = False) -> None:
+        self._store.measured(running.trial.number, running.measurements, running.objective, at_once=at_once)
+
+    def _snapshot_to_take(self, running: RunningTrial) -> Path | None:
+        """The file for a snapshot: now and then, and at the last measurement of a trial that is to be continued."""
+        now = running.measurements[-1]
+        if running.stop is None:
+            return self._snapshots.due(now)
+        return self._snapshots.at(now) if running.stop[0] is Outcome.INTERRUPTED else None
+
+    def _saved(self, saved: Saved) -> Iterator[Noted]:
+        if (problem := self._snapshots.written(saved)) is not None:
+            yield Noted(problem)
+
+    def _why_stop(self, running: RunningTrial) -> tuple[Outcome, str] | None:
+        if own := verdict(running.measurements, running.objective) or self._planning.why_it_cannot_win(running):
+            return own  # first of all: what is continued has to be worth it
         if self._stop_requested.is_set():
             return Outcome.INTERRUPTED, "stopped by the user"
-        if unit := unit_that_ends_a_trial(self._budget, self.spent()):
-            return Outcome.INTERRUPTED, f"the budget was spent ({UNIT_NAMES[unit]})"
-        if running.trial.is_baseline or running.objective.minimize == "metric":
-            return None
-        if self._sampler_name == "scaling":
-            return self._why_planner_stops(running)
-        so_far = _cost_to_date(running.measurements[-1], running.objective)
-        if self._store.can_no_longer_win(so_far):
-            return Outcome.CAPPED, f"{so_far:,.4g} {running.objective.minimize} is more than the best trial needed"
+        if spent := self._account.why_end_trial(running):
+            return Outcome.INTERRUPTED, spent
         return None
 
-    def _why_planner_stops(self, running: _Running) -> tuple[Outcome, str] | None:
-        """Capped trials of the planner: by the cap that it gave them, or because their curve misses the target."""
-        trial, results = running.trial, self._store.results()
-        planner = running.planner
-        per_step = planner.cost_per_step(results)(trial.parameters.global_batch_size)
-        proposal = Proposal(trial.parameters, cap=trial.cap, why=trial.why)
-        if trial.cap is not None and running.measurements[-1].step * per_step > trial.cap:
-            return Outcome.CAPPED, f"it had its share ({trial.why})"
-        if planner.should_stop(running.measurements, proposal, results):
-            running.ruled_out_steps = trial.cap / per_step if trial.cap is not None else None
-            return Outcome.CAPPED, "its learning curve, carried on, misses the target"
-        return None
-
-    def _planner(self, objective: Objective) -> Planner:
-        return Planner(
-            space=self._resolved.space,
-            objective=objective,
-            max_examples=self._resolved.max_examples,
-            first_guess=self._resolved.baseline,
-            seed=self._seed,
-            confirming=largest_share(self._budget, self.spent()) >= 1.0 - CONFIRMATION_SHARE,
-        )
-
-    def _refuse_met_at_initialisation(self, running: _Running) -> None:
+    def _refuse_met_at_initialisation(self, running: RunningTrial) -> None:
         first = running.measurements[0]
         metric = running.objective.metric
         if len(running.measurements) == 1 and running.objective.met(first.metrics[metric]):
@@ -298,90 +311,47 @@ class Study:
         self._running = None
         self._crashes_in_a_row = self._crashes_in_a_row + 1 if result.outcome is Outcome.CRASHED else 0
         self._store.tell(result, self.objective)
+        self._journal.end()
         self._tracker.trial_ended(result)
-        if self._sampler_name == "scaling" and self.objective.target is not None:
-            self._store.keep_leader(self._planner(self.objective).recommend(self._store.results()))
-        self._keep_session()
+        if event.worker_lost and result.outcome is Outcome.INTERRUPTED:
+            self._store.repeat(result)
+        self._snapshots.trial_ended(result.outcome)
+        if result.outcome is not Outcome.INTERRUPTED or not self._stop_requested.is_set():  # else time is short
+            self._planning.keep_beliefs(confirming=self._account.is_confirming)
+        self._account.keep_session()
         if result.is_baseline and self._target_is_open and result.outcome is not Outcome.INTERRUPTED:
             raise StudyError(
                 f'`objective.target = "baseline"`, but the baseline did not run to its end ({result.outcome}): '
                 f"{result.reason}. Give a number as target, or the same command again to run it once more"
             )
-        return TrialEnded(result=result, findings=self._findings(), spent=self.spent())
+        return TrialEnded(result=result, findings=self._planning.findings(), spent=self.spent())
 
-    def _result(self, running: _Running, event: Ended) -> TrialResult:
-        outcome, reason = running.stop or (event.failure or Outcome.EXHAUSTED, event.reason or "it ran its full length")
+    def _result(self, running: RunningTrial, event: Ended) -> TrialResult:
+        outcome, reason = running.stop or self._own_end(running, event)
         if outcome is Outcome.EXHAUSTED and running.trial.is_baseline and self._target_is_open:
-            self._store.keep("target", _value_held_at_the_end(running.measurements, running.objective))
-        reached = crossing(running.measurements, self.objective)
-        if reached is not None and outcome is Outcome.EXHAUSTED:
-            outcome, reason = Outcome.REACHED, "it set the target, and crossed it on its way"
-        return TrialResult(
-            number=running.trial.number,
-            parameters=running.trial.parameters,
-            seed=running.trial.seed,
-            outcome=outcome,
-            reason=reason,
-            cost=self._final_cost(running, event),
-            reached=reached if outcome is Outcome.REACHED else None,
-            measurements=tuple(running.measurements),
-            test_metrics=event.test_metrics,
-            is_baseline=running.trial.is_baseline,
-            seconds=self._clock() - running.started,
-            ruled_out_steps=running.ruled_out_steps,
-        )
+            self._store.keep("target", running.value_held_at_the_end)
+        return running.result(event, outcome, reason, objective=self.objective, now=self._clock())
 
-    # Accounts
-
-    def _cost_so_far(self) -> Cost:
-        running = self._running
-        assert running is not None
-        last = running.measurements[-1] if running.measurements else None
-        return Cost(
-            examples=last.examples if last else 0,
-            device_seconds=(last.elapsed_seconds if last else 0.0) * self._resolved.replicas,
-        )
-
-    def _final_cost(self, running: _Running, event: Ended) -> Cost:
-        elapsed_seconds = event.elapsed_seconds
-        if elapsed_seconds is None:
-            elapsed_seconds = self._clock() - running.started
-        in_an_interval = event.failure is not None and running.stop is None
-        if in_an_interval:
-            examples = self._examples_at_next_evaluation(running.trial.parameters, running.measurements)
-        else:
-            examples = running.measurements[-1].examples if running.measurements else 0
-        return Cost(examples=examples, device_seconds=elapsed_seconds * self._resolved.replicas)
-
-    def _examples_at_next_evaluation(self, parameters: Parameters, measurements: Sequence[Measurement]) -> int:
-        """What a trial counts that ended within an interval: how far it came is unknown, so all of it counts."""
-        if not measurements:
-            return 0
-        size = parameters.global_batch_size
-        plan = self._resolved.evaluation_plan(parameters, self.objective)
-        step = plan.next_step(measurements, global_batch_size=size)
-        return step * size if step is not None else measurements[-1].examples
-
-    def _session_seconds(self) -> float:
-        return self._clock() - self._started
-
-    def _keep_session(self) -> None:
-        self._session_kept = self._clock()
-        self._store.session_lasted(self._session, self._session_seconds())
-
-    def _findings(self) -> Findings:
-        return findings(self._store.results(), self.objective, leader=self._store.leader())
+    def _own_end(self, running: RunningTrial, event: Ended) -> tuple[Outcome, str]:
+        """How a trial ended that nobody stopped."""
+        if event.failure is None:
+            return Outcome.EXHAUSTED, "it ran its full length"
+        if event.worker_lost:
+            # A machine loses a worker at any place, a trial that is to blame loses it again and again.
+            self._losses_in_a_row.append((running.trial.origin, running.shared_steps))
+            if self._losses_in_a_row[-MAX_LOSSES_IN_A_ROW:] != self._losses_in_a_row[-1:] * MAX_LOSSES_IN_A_ROW:
+                return Outcome.INTERRUPTED, event.reason
+        return event.failure, event.reason
 
 
-def _cost_to_date(measurement: Measurement, objective: Objective) -> float:
-    by_goal: Mapping[str, float] = {
-        "seconds": measurement.train_seconds,
-        "steps": measurement.step,
-        "examples": measurement.examples,
-    }
-    return by_goal[objective.minimize]
-
-
-def _value_held_at_the_end(measurements: list[Measurement], objective: Objective) -> float:
-    """The median of the last three evaluations: what the run holds, rather than a lucky last one."""
-    return sorted(m.metrics[objective.metric] for m in measurements[-3:])[len(measurements[-3:]) // 2]
+def _how_it_begins(trial: OpenTrial, goes_on: Continuation | None) -> str | None:
+    """A sentence if a trial is not simply a new one from the start."""
+    step = goes_on.measurements[-1].step if goes_on else 0
+    if not trial.repeats:
+        return f"trial {trial.number} goes on from trial {goes_on.number}, at step {step:,}" if goes_on else None
+    cut = f"trial {trial.repeats[0]}, which was interrupted"
+    if goes_on is None:
+        return f"trial {trial.number} repeats {cut}, from the start: there is no snapshot of it"
+    if goes_on.number not in trial.repeats:
+        return f"trial {trial.number} repeats {cut}, from step {step:,} of trial {goes_on.number}"
+    return f"trial {trial.number} continues {cut}, at step {step:,}"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from scalesearch.core.noise_scale import of_second_half
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import OUTCOME_MEANING, Measurement, Objective, Outcome, TrialResult
 from scalesearch.core.schedule import Linear, Piecewise, rate
@@ -125,6 +126,7 @@ def trial_params(parameters: Parameters, *, seed: int, replicas: int) -> dict[st
 
 def measurement_metrics(measurement: Measurement, parameters: Parameters) -> dict[str, float]:
     """The metrics of one evaluation; its step in MLflow is the optimizer step."""
+    noise = measurement.noise
     return finite(
         {
             **measurement.metrics,
@@ -133,27 +135,48 @@ def measurement_metrics(measurement: Measurement, parameters: Parameters) -> dic
             "progress/train_seconds": measurement.train_seconds,
             "progress/elapsed_seconds": measurement.elapsed_seconds,
             "progress/learning_rate": rate(parameters.schedule, measurement.examples),
+            **({} if noise is None else {"gradient/trace": noise.trace, "gradient/squared_norm": noise.squared_norm}),
         }
     )
 
 
 def result_metrics(result: TrialResult) -> dict[str, float]:
-    """What a trial came to. Its cost to target only if it reached the target: a bound is not a cost."""
+    """What a trial came to. Its cost to target only if it reached the target: a bound is not a cost.
+
+    The first crossing (`TrialResult.first_reached`) is there even if the study's own rule counts it for nothing.
+    """
     metrics = {
         "result/device_seconds": result.cost.device_seconds,
         "result/examples": float(result.cost.examples),
     }
+    if result.shared_steps:
+        metrics["result/shared_steps"] = float(result.shared_steps)  # of another trial, which has paid for them
     if result.reached is not None:
         metrics["result/steps_to_target"] = result.reached.steps
         if result.reached.steps > 0:  # MLflow's axes are linear
             metrics["result/log2_steps_to_target"] = math.log2(result.reached.steps)
         metrics["result/examples_to_target"] = result.reached.examples
         metrics["result/seconds_to_target"] = result.reached.seconds
+    if result.first_reached is not None:
+        metrics["result/steps_to_first_crossing"] = result.first_reached.steps
+        metrics["result/examples_to_first_crossing"] = result.first_reached.examples
+        metrics["result/seconds_to_first_crossing"] = result.first_reached.seconds
+    metrics |= _noise_scale(result)
     if result.measurements:
         last = result.measurements[-1].metrics
         metrics |= {final_metric(name): value for name, value in last.items()}
     metrics |= {name if name.startswith("test/") else f"test/{name}": v for name, v in result.test_metrics.items()}
     return {name: float(f"{value:.6g}") for name, value in finite(metrics).items()}  # MLflow shows every digit
+
+
+def _noise_scale(result: TrialResult) -> dict[str, float]:
+    """With its 90 % interval, whose upper end may be missing."""
+    scale = of_second_half(m.noise for m in result.measurements)
+    if scale is None:
+        return {}
+    low, high = scale.interval
+    name = "result/gradient_noise_scale"
+    return {name: scale.value, f"{name}_low": low, f"{name}_high": high}
 
 
 def final_metric(name: str) -> str:

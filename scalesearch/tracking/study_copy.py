@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, TrialResult
 from scalesearch.errors import StudyError
 from scalesearch.tracking import content
+from scalesearch.tracking.clock import now_ms
 from scalesearch.tracking.content import StudyRecord
 from scalesearch.tracking.saved_views import Links, links, saved_views
 
@@ -56,6 +56,7 @@ class StudyCopy:
         self._record = record
         self._experiment_id = _experiment(client, record.workload, artifacts)
         self._children: dict[int, _Child] = {}
+        self._begun: set[int] = set()
         self._before: Run | None = None
         run = self._find_run()
         if run is None:
@@ -117,8 +118,7 @@ class StudyCopy:
 
     def end(self, end: StudyEnd) -> None:
         """Complete the study's run. The trials' runs are complete by then, or cannot be written."""
-        self._close_children()
-        now = _now_ms()
+        now = now_ms()
         best = end.best
         metrics = content.finite(end.summary_metrics) | (content.best_metrics(best) if best else {})
         tags = dict(end.summary_tags) | (content.best_tags(best) if best else {})
@@ -127,17 +127,18 @@ class StudyCopy:
         self._log_texts(self._run_id, tags=tags)
         self._move_best(best)
         self._log_files(end)
-        self._client.set_terminated(self._run_id, "FINISHED" if end.finished else "KILLED")
 
-    def abandon(self) -> None:
-        """End the runs that would look alive for ever: the study stopped without a word."""
-        self._close_children()
-        self._client.set_terminated(self._run_id, "KILLED")
+    def settle(self, *, finished: bool) -> None:
+        """End the runs that would look alive for ever, if there is no time for more."""
+        for child in self._children.values():
+            if not child.complete:
+                self._close_left_running(child.run_id)
+        self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED", end_time=now_ms())
 
     def write_views(self, *, decays: int) -> None:
         """Write the saved views, in a format that is MLflow's own affair."""
         record = self._record
-        views = saved_views(record.name, record.objective, run_id=self._run_id, decays=decays, now_ms=_now_ms())
+        views = saved_views(record.name, record.objective, run_id=self._run_id, decays=decays, now_ms=now_ms())
         for key, value in views.items():
             self._client.set_experiment_tag(self._experiment_id, key, value)
 
@@ -178,7 +179,7 @@ class StudyCopy:
         if self._before is not None:
             info = self._before.info
             self._client.set_terminated(self._run_id, info.status, end_time=info.end_time)
-        self._children = {}
+        self._children, self._begun = {}, set()
         self._run_id = self._new_run(start_ms)
 
     def _log_study_params(self, stored: Mapping[str, str]) -> None:
@@ -190,22 +191,27 @@ class StudyCopy:
         self._client.log_text(self._run_id, self._record.definition_toml, "definition.toml")
 
     def _new_child(self, number: int, parameters: Parameters, *, is_baseline: bool, start_ms: int) -> None:
-        tags = content.trial_tags(self._record, number, parameters, parent_run_id=self._run_id, is_baseline=is_baseline)
-        run = self._client.create_run(self._experiment_id, start_time=start_ms, tags=tags)
-        self._children[number] = _Child(run.info.run_id, start_ms, complete=False)
+        run = self._unanswered(number) if number in self._begun else None
+        self._begun.add(number)
+        if run is None:
+            tags = content.trial_tags(
+                self._record, number, parameters, parent_run_id=self._run_id, is_baseline=is_baseline
+            )
+            run = self._client.create_run(self._experiment_id, start_time=start_ms, tags=tags)
+        self._children[number] = _Child(run.info.run_id, run.info.start_time, complete=False)
+
+    def _unanswered(self, number: int) -> Run | None:
+        """The trial's run if MLflow made it but went away before it could say so."""
+        own = f"tags.`mlflow.parentRunId` = '{self._run_id}'"
+        return next(self._search(f"{own} and tags.`scalesearch.trial_number` = '{number}'"), None)
 
     def _log_trial_params(self, number: int, parameters: Parameters, *, seed: int) -> None:
         params = content.trial_params(parameters, seed=seed, replicas=self._record.replicas)
         self._log_texts(self._children[number].run_id, params=params)
 
-    def _close_children(self) -> None:
-        for child in self._children.values():
-            if not child.complete:
-                self._close_left_running(child.run_id)
-
     def _close_left_running(self, run_id: str) -> None:
         self._client.set_tag(run_id, "scalesearch.reason", _LEFT_RUNNING)
-        self._client.set_terminated(run_id, "KILLED")
+        self._client.set_terminated(run_id, "KILLED", end_time=now_ms())
 
     def _move_best(self, best: TrialResult | None) -> None:
         best_run_id = None
@@ -272,7 +278,3 @@ def _experiment(client: MlflowClient, workload: str, artifacts: Path | None) -> 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     return (items[i : i + size] for i in range(0, len(items), size))
-
-
-def _now_ms() -> int:
-    return round(1000 * time.time())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, TrialResult
+from scalesearch.tracking.clock import now_ms
 from scalesearch.tracking.content import StudyRecord, names
 from scalesearch.tracking.saved_views import Links
 from scalesearch.tracking.study_copy import StudyEnd
@@ -62,7 +62,7 @@ class MlflowTracker:
             tracking_uri=self._tracking_uri,
             artifacts=self._artifact_folder,
             record=record,
-            start_ms=_now_ms(),
+            start_ms=now_ms(),
         )
         self._writer.missing.add("the study", _WAITING)
         self._messages.put(self._writer.open)
@@ -77,7 +77,7 @@ class MlflowTracker:
                 parameters,
                 seed=seed,
                 is_baseline=is_baseline,
-                start_ms=_now_ms(),
+                start_ms=now_ms(),
             )
         )
 
@@ -88,7 +88,7 @@ class MlflowTracker:
     def trial_ended(self, result: TrialResult) -> None:
         """A trial is over; `result` alone suffices to write all of it."""
         self._started_writer.missing.add(f"trial {result.number}", _WAITING)
-        self._send(partial(self._started_writer.trial_ended, result, end_ms=_now_ms()))
+        self._send(partial(self._started_writer.trial_ended, result, end_ms=now_ms()))
 
     def study_ended(
         self,
@@ -103,6 +103,7 @@ class MlflowTracker:
     ) -> None:
         """The study is over for now; `results` are all its trials, those of earlier sessions included.
 
+        Unless it `finished`, time is short: what still waits is dropped, and the next session writes what is missing.
         Figures are drawn here, in the caller's thread, as matplotlib is not safe in several.
         """
         end = StudyEnd(
@@ -115,16 +116,24 @@ class MlflowTracker:
             summary_tags=dict(summary_tags),
         )
         self._started_writer.missing.add("the study's summary", _WAITING)
-        self._send(partial(self._started_writer.study_ended, end, end_ms=_now_ms()))
+        if not finished:
+            self._drop_what_waits()
+        self._send(partial(self._started_writer.study_ended, end, end_ms=now_ms()))
 
-    def close(self, timeout: float) -> None:
-        """Wait at most `timeout` seconds for MLflow to take what it was told; again, if called again."""
+    def close(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds for MLflow to take what it was told; whether it has. Again, if called again."""
         if self._writer is None:
-            return
+            return True
         if not self._closed:
             self._messages.put(None)
         self._thread.join(timeout)
         self._closed = True
+        return not self._thread.is_alive()
+
+    def abandon(self, timeout: float) -> None:
+        """Drop what waits and leave no run that looks alive; the next session writes what is missing."""
+        self._drop_what_waits()
+        self.close(timeout)
 
     @property
     def _started_writer(self) -> Writer:
@@ -134,6 +143,11 @@ class MlflowTracker:
 
     def _send(self, message: Callable[[], object]) -> None:
         self._messages.put(message)
+
+    def _drop_what_waits(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._messages.get_nowait()
 
     def _write(self) -> None:
         writer = self._started_writer
@@ -181,7 +195,11 @@ class NullTracker:
     ) -> None:
         """Do nothing."""
 
-    def close(self, timeout: float) -> None:
+    def close(self, timeout: float) -> bool:
+        """Nothing can be waiting."""
+        return True
+
+    def abandon(self, timeout: float) -> None:
         """Do nothing."""
 
 
@@ -189,7 +207,3 @@ def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=150)
     return buffer.getvalue()
-
-
-def _now_ms() -> int:
-    return round(1000 * time.time())

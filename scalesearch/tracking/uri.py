@@ -45,12 +45,21 @@ def is_database(tracking_uri: str) -> bool:
     return _kind(tracking_uri) in _DATABASES
 
 
+def sqlite_path(uri: str) -> Path | None:
+    """The SQLite file that a tracking URI names; None if it names none."""
+    if _kind(uri) != "sqlite":
+        return None
+    # Three slashes and a relative path, or a fourth slash, which is part of an absolute one.
+    name = unquote(urlsplit(uri).path.removeprefix("/"))
+    return None if name in ("", ":memory:") else Path(name).resolve()
+
+
 def _kind(uri: str) -> str:
     return urlsplit(uri).scheme.split("+")[0].lower() if "://" in uri or uri.startswith("file:") else ""
 
 
 def _check_sqlite(uri: str) -> None:
-    path = _sqlite_path(uri)
+    path = sqlite_path(uri)
     if path is None:
         raise StudyError(
             f"the tracking URI {uri!r} keeps everything in memory, where nobody can browse it: "
@@ -60,15 +69,9 @@ def _check_sqlite(uri: str) -> None:
         raise StudyError(f"the tracking URI {uri!r}: the folder {path.parent} does not exist; create it first")
 
 
-def _sqlite_path(uri: str) -> Path | None:
-    # Three slashes and a relative path, or a fourth slash, which is part of an absolute one.
-    name = unquote(urlsplit(uri).path.removeprefix("/"))
-    return None if name in ("", ":memory:") else Path(name).resolve()
-
-
 def _database(uri: str) -> tuple[object, ...]:
     """What identifies a database, whatever its driver, user or options."""
     kind, parts = _kind(uri), urlsplit(uri)
     if kind == "sqlite":
-        return (kind, _sqlite_path(uri))
+        return (kind, sqlite_path(uri))
     return (kind, parts.hostname or "localhost", parts.port or _DEFAULT_PORTS.get(kind), parts.path)

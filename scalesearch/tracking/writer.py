@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, TrialResult
 from scalesearch.tracking.content import StudyRecord
+from scalesearch.tracking.database import create_database
 from scalesearch.tracking.saved_views import Links
 from scalesearch.tracking.study_copy import StudyCopy, StudyEnd
-from scalesearch.tracking.uri import is_database
+from scalesearch.tracking.uri import is_database, sqlite_path
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -134,10 +135,11 @@ class Writer:
                 return
 
     def study_ended(self, end: StudyEnd, *, end_ms: int) -> None:
-        """Complete the copy: every trial that is not there yet, then the study's run and its views."""
+        """Complete the copy: first of all the statuses, then every trial that is not there yet, the study's run and views."""
         self._study_ended = True
         if not self.open() or self._copy is None:
             return
+        self._attempt("the study's end", partial(self._copy.settle, finished=end.finished))
         for result in end.results:
             self._unwritten.setdefault(result.number, (result, end_ms))
         for number in sorted(self._unwritten):
@@ -149,7 +151,7 @@ class Writer:
     def close(self) -> None:
         """Leave no run that looks alive."""
         if self._copy is not None and not self._study_ended:
-            self._attempt("the study's end", self._copy.abandon)
+            self._attempt("the study's end", partial(self._copy.settle, finished=False))
 
     def _open(self) -> StudyCopy:
         if self._copy is None:
@@ -185,6 +187,8 @@ class Writer:
 def _connect(tracking_uri: str) -> MlflowClient:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if (path := sqlite_path(tracking_uri)) is not None:
+        create_database(path)
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=tracking_uri)

@@ -83,12 +83,21 @@ class DeviceOptimizer:
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
         optimizer.build(model.trainable_variables)
         self._optimizer = optimizer
-        self._initial_values = [_compact(variable.numpy()) for variable in optimizer.variables]
+        self._initial_values = [_compact(variable.numpy()) for variable in self.variables]
+
+    @property
+    def variables(self) -> list[Any]:
+        """Its state: the number of steps, the momenta and whatever else it keeps."""
+        return list(self._optimizer.variables)
 
     def reset(self, momentum: float | None) -> None:
         """Forget all steps, and use this momentum from now on."""
-        for variable, value in zip(self._optimizer.variables, self._initial_values, strict=True):
+        for variable, value in zip(self.variables, self._initial_values, strict=True):
             variable.assign(value)
+        self.set_momentum(momentum)
+
+    def set_momentum(self, momentum: float | None) -> None:
+        """Use this momentum from now on."""
         self._momentum.assign(_momentum_value(self._name, momentum))
 
     def scale_loss(self, loss: Any) -> Any:

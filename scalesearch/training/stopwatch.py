@@ -7,10 +7,10 @@ from types import TracebackType
 
 
 class Stopwatch:
-    """Sums the seconds spent inside its `with` blocks."""
+    """Sums the seconds spent inside its `with` blocks, from `seconds` on."""
 
-    def __init__(self) -> None:
-        self._total = 0.0
+    def __init__(self, seconds: float = 0.0) -> None:
+        self._total = seconds
         self._entered: float | None = None
 
     def __enter__(self) -> Stopwatch:

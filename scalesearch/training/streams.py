@@ -8,6 +8,7 @@ the compiled loop fetch them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import tensorflow as tf
@@ -29,9 +30,9 @@ class ResidentStream:
         self._table = resident(strategy, split)
         self.signature = (tf.TensorSpec([None], tf.int64), tf.TensorSpec([None, random_numbers], tf.float32))
 
-    def feed(self, *, seed: int, micro_batch_size: int) -> Feed:
-        """The stream of `seed` from position 0 on."""
-        del micro_batch_size
+    def feed(self, *, seed: int, micro_batch_size: int, position: int = 0) -> Feed:
+        """The stream of `seed` from `position` on."""
+        del micro_batch_size, position
 
         def chunk(position: int, count: int) -> tuple[Any, ...]:
             return (
@@ -66,21 +67,19 @@ class StreamedStream:
         )
         self.signature = (tf.data.IteratorSpec(self._element_spec),)
 
-    def feed(self, *, seed: int, micro_batch_size: int) -> Feed:
-        """The stream of `seed` from position 0 on; its chunks must be asked for in order."""
+    def feed(self, *, seed: int, micro_batch_size: int, position: int = 0) -> Feed:
+        """The stream of `seed` from `position` on; its chunks must be asked for in order."""
 
         def micro_batches() -> Iterator[tuple[Any, ...]]:
-            position = 0
-            while True:
-                indices = stream_indices(seed, position, micro_batch_size, len(self._split))
-                uniforms = stream_uniforms(seed, position, micro_batch_size, self._random_numbers)
+            for start in count(position, micro_batch_size):
+                indices = stream_indices(seed, start, micro_batch_size, len(self._split))
+                uniforms = stream_uniforms(seed, start, micro_batch_size, self._random_numbers)
                 yield self._split.inputs[indices], self._split.labels[indices], uniforms
-                position += micro_batch_size
 
         with tf.device("/device:CPU:0"):
             data = tf.data.Dataset.from_generator(micro_batches, output_signature=self._element_spec)
             iterator = iter(data.prefetch(2))
-        return lambda position, count: (iterator,)
+        return lambda position, examples: (iterator,)
 
     def micro_batch(self, chunk: tuple[Any, ...], number: Any, share: Any) -> Any:
         """The next micro-batch, in shares of `share` examples per replica."""

@@ -8,8 +8,22 @@ The true optimum is the best on average, with noise. Budgets are in full runs of
 octaves of batch, 4 decades of learning rate, boundaries over a factor of 50), the length of a trial and a first guess
 (see `search_environment.problem`).
 
+    … --first-guess 25 --methods scaling --budgets 10          the learning rate guessed is ten times further off
+    … --ablations --budgets 5,10,20                            our search without each of its parts
+    … --aim curve --budgets 1,2,3,6                            steps to target at 11 batch sizes (see search_curve.py)
+    … --aim curve --methods paper --budgets 60,110,200 --seeds 3
+    … --suggestion-time                                        seconds per suggestion after 100 and 1,000 trials
+
+    … --live fashion_mnist/mlp digits/mlp --methods scaling,tpe --budgets 5,10,20 --seeds 8
+
+trains real workloads, those of search_live.toml, by our engine; a step costs its examples and a fixed number more. Their
+true optima were found once, by `--make-truth NAME`.
+
+With `--keep FOLDER`, each study is kept in a file once it is finished. A command that was stopped goes on with the
+others; one with further methods, seeds or workloads runs only these. Use a new folder when a method has changed.
+
 `--workloads FILE.toml` takes workloads of your own; search_tuning.toml shows the format. Nothing may be tuned on the
-held-out set. CMA-ES needs the package `cmaes`.
+held-out set. What some methods need besides is installed by `pip install -e '.[benchmark]'`.
 """
 
 from __future__ import annotations
@@ -20,124 +34,76 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
+import search_suggestion_time
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
-from search_environment import Environment, problem, regret_or_miss
-from search_methods import methods
+from search_live import live_cases
+from search_live_truth import make_truth
+from search_methods import listed
+from search_rows import print_effort, print_rows, rows
+from search_studies import AIMS, Task, choose, kept_study, run_study
 from search_truth import Truth, truth
 from search_workloads import Case, load_cases
 
 SETS = {name: Path(__file__).with_name(f"search_{name}.toml") for name in ("tuning", "heldout")}
-BUDGETS = (3.0, 5.0, 8.0, 10.0, 12.0, 20.0, 50.0, 100.0, 200.0)
-ALL = "all"
-RESAMPLES = 1000
-TRUTH_COLUMNS = ("S_min", "B_crit", "B_opt", "lr", "steps", "T*", "misses")
+TRUTH_COLUMNS = ("S_min", "B_crit", "B_opt", "lr", "steps", "T*", "misses", "sd log cost")
 
-Row = dict[str, Any]
+TIMES = "seconds per suggestion after so many trials, median \\[90 % interval]; 90th percentile"
+
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """One study."""
-
-    case: Case
-    method: str
-    seed: int
-    budgets: tuple[float, ...]
-    guess_factor: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Study:
-    """What a study came to: the regret at each budget, None without a recommendation."""
-
-    workload: str
-    method: str
-    seed: int
-    regrets: tuple[float | None, ...]
-    trials: int
-    seconds_per_suggestion: float
 
 
 def main() -> None:
     args = _arguments()
-    cases = [c for c in load_cases(args.workloads or SETS[args.set]) if not args.only or c.name in args.only]
-    known = methods()
-    if unknown := [m for m in args.methods or [] if m not in known]:
-        sys.exit(f"cannot run {', '.join(unknown)} here; known: {', '.join(known)}")
-    names = args.methods or list(known)
-    console = Console(width=max(Console().width, 40 + 24 * len(args.budgets)))
+    if args.make_truth:
+        make_truth(live_cases([args.make_truth])[0])
+        return
+    cases = _cases(args)
+    names, missing = choose(args.aim, named=args.methods, ablations=args.ablations)
+    console = Console(width=max(Console().width, 40 + 24 * len(args.budgets)), stderr=args.json)
     with multiprocessing.Pool(args.processes, initializer=_yield_to_others) as pool:
         truths = list(zip(cases, _shown(pool.imap(truth, cases), len(cases), "true optima"), strict=True))
-        if not args.json:
-            _print_truths(console, truths)
-        tasks = [
-            Task(case=c, method=m, seed=s, budgets=args.budgets, guess_factor=args.first_guess)
-            for s in range(args.first_seed, args.first_seed + args.seeds)
-            for c in cases
-            for m in names
-        ]
-        studies = list(_shown(pool.imap_unordered(run_study, tasks), len(tasks), "studies"))
-    set_name = args.workloads.stem if args.workloads else args.set
-    rows = list(_rows(set_name, studies, [c.name for c in cases], names, args.budgets))
+        _print_truths(console, truths)
+        if args.suggestion_time:
+            pool.close()
+            studies = list(search_suggestion_time.suggestion_times(*truths[0], names, args.budgets))
+        else:
+            tasks = _tasks(args, cases, names)
+            study = partial(kept_study, folder=args.keep) if args.keep else run_study
+            # In their order, as the intervals depend on it.
+            studies = list(_shown(pool.imap(study, tasks), len(tasks), "studies"))
+    set_name = "live" if args.live else args.workloads.stem if args.workloads else args.set
+    workloads = list(dict.fromkeys(s.workload for s in studies))
+    found = list(rows(set_name, studies, workloads, names, args.budgets))
     if args.json:
-        sys.stdout.write(json.dumps(rows, indent=1) + "\n")
+        sys.stdout.write(json.dumps(found, indent=1) + "\n")
+    elif args.suggestion_time:
+        print_rows(console, found, what=TIMES, digits=4)
     else:
-        _print_rows(console, rows, studies)
+        print_rows(console, found, what=AIMS[args.aim].cell)
+        print_effort(console, studies)
+    for name, why in missing.items():
+        console.print(f"not run: {name}, {why}", highlight=False)
 
 
-def run_study(task: Task) -> Study:
-    """Search once with the largest budget, and look back at the smaller ones."""
-    known = truth(task.case)
-    posed = problem(task.case, known, seed=task.seed, guess_factor=task.guess_factor)
-    environment = Environment(task.case, known, posed, budget=max(task.budgets))
-    methods()[task.method](environment)
-    seconds = environment.seconds_per_suggestion()
-    return Study(
-        workload=task.case.name,
-        method=task.method,
-        seed=task.seed,
-        regrets=tuple(environment.regret(b) for b in task.budgets),
-        trials=len(environment.results),
-        seconds_per_suggestion=seconds,
-    )
+def _cases(args: argparse.Namespace) -> list[Case]:
+    if args.live:
+        return [*live_cases(args.live)]
+    return [c for c in load_cases(args.workloads or SETS[args.set]) if not args.only or c.name in args.only]
 
 
-def _rows(
-    name: str, studies: Sequence[Study], workloads: Sequence[str], names: Sequence[str], budgets: Sequence[float]
-) -> Iterator[Row]:
-    for method in names:
-        for workload in (*([ALL] if len(workloads) > 1 else []), *workloads):
-            chosen = [s for s in studies if s.method == method and workload in (ALL, s.workload)]
-            for i, budget in enumerate(budgets):
-                regrets = [s.regrets[i] for s in chosen]
-                values = np.array([regret_or_miss(r) for r in regrets])
-                yield {
-                    "set": name,
-                    "workload": workload,
-                    "method": method,
-                    "budget": budget,
-                    "median": round(float(np.median(values)), 4),
-                    "median_interval": _interval(values, chosen),
-                    "p90": round(float(np.quantile(values, 0.9)), 4),
-                    "missed": round(float(np.mean([r is None for r in regrets])), 4),
-                    "seeds": len({s.seed for s in chosen}),
-                }
-
-
-def _interval(values: np.ndarray, studies: Sequence[Study]) -> list[float]:
-    """90 % bootstrap interval of the median over seeds, for these workloads: each keeps its number of studies."""
-    random = np.random.default_rng(0)
-    groups = [np.flatnonzero([s.workload == w for s in studies]) for w in sorted({s.workload for s in studies})]
-    medians = [np.median(values[np.concatenate([random.choice(g, len(g)) for g in groups])]) for _ in range(RESAMPLES)]
-    return [round(float(q), 4) for q in np.quantile(medians, [0.05, 0.95])]
+def _tasks(args: argparse.Namespace, cases: Sequence[Case], names: Sequence[str]) -> list[Task]:
+    return [
+        Task(aim=args.aim, case=c, method=m, seed=s, budgets=args.budgets, guess_factor=args.first_guess)
+        for s in range(args.first_seed, args.first_seed + args.seeds)
+        for c in cases
+        for m in names
+    ]
 
 
 def _print_truths(console: Console, truths: Sequence[tuple[Case, Truth]]) -> None:
@@ -154,30 +120,10 @@ def _print_truths(console: Console, truths: Sequence[tuple[Case, Truth]]) -> Non
             f"{known.curve[best.global_batch_size].steps:,.0f}",
             f"{known.unit:,.4g}",
             f"{known.misses:.1%}",
+            f"{known.log_cost_sd:.2f}",
         )
         table.add_row(case.name, *row)
     console.print(table)
-
-
-def _print_rows(console: Console, rows: Sequence[Row], studies: Sequence[Study]) -> None:
-    methods_run, budgets = dict.fromkeys(r["method"] for r in rows), dict.fromkeys(r["budget"] for r in rows)
-    for workload in dict.fromkeys(r["workload"] for r in rows):
-        title = f"{workload}: median \\[90 % interval], 90th percentile, studies without a hit"
-        table = Table("method", *(f"{b:g}" for b in budgets), title=title, box=SIMPLE_HEAD)
-        for method in methods_run:
-            table.add_row(method, *(_cell(r) for r in rows if (r["workload"], r["method"]) == (workload, method)))
-        console.print(table)
-    table = Table("method", "seconds per suggestion", "trials per study", title="Medians over studies", box=SIMPLE_HEAD)
-    for method in methods_run:
-        chosen = [s for s in studies if s.method == method]
-        seconds, trials = np.median([(s.seconds_per_suggestion, s.trials) for s in chosen], axis=0)
-        table.add_row(method, f"{seconds:.3f}", f"{trials:.0f}")
-    console.print(table)
-
-
-def _cell(row: Row) -> str:
-    low, high = row["median_interval"]
-    return f"{row['median']:.2f} \\[{low:.2f} {high:.2f}]\n{row['p90']:.2f}, {row['missed']:.0%}"
 
 
 def _shown(results: Iterable[T], total: int, what: str) -> Iterator[T]:
@@ -196,20 +142,42 @@ def _numbers(text: str) -> tuple[float, ...]:
     return tuple(sorted(float(n) for n in text.split(",")))
 
 
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=listed(), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--set", choices=SETS, default="tuning", help="workloads that come with the benchmark")
+    which.add_argument("--live", nargs="+", metavar="NAME", help="real workloads of search_live.toml")
+    which.add_argument("--make-truth", metavar="NAME", help="find the true optimum of a real workload: minutes")
     which.add_argument("--workloads", type=Path, metavar="FILE.toml", help="workloads of your own")
-    parser.add_argument("--only", type=lambda t: t.split(","), metavar="NAME,…", help="some workloads of the file")
-    parser.add_argument("--methods", type=lambda t: t.split(","), metavar="NAME,…", help="by default all that can run")
-    parser.add_argument("--budgets", type=_numbers, default=BUDGETS, metavar="N,…", help="in full runs of the optimum")
+    parser.add_argument("--only", type=_names, metavar="NAME,…", help="some workloads of the file")
+    parser.add_argument("--aim", choices=AIMS, default="optimum", help="the optimum, or the curve over batch sizes")
+    parser.add_argument("--methods", type=_names, metavar="NAME,…", help="by default all that can run")
+    parser.add_argument("--ablations", action="store_true", help="our search, and without each of its parts")
+    parser.add_argument("--budgets", type=_numbers, metavar="N,…", help="in full runs of the optimum")
     parser.add_argument("--seeds", type=int, default=20, help="studies of each workload by each method")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--first-guess", type=float, default=2.5, help="how far off the learning rate guessed is")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--suggestion-time", action="store_true", help="on the first workload, one method at a time")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where finished studies are kept, and found again")
+    parser.add_argument("--processes", type=int, help="by default 2, or 1 for real workloads")
     parser.add_argument("--json", action="store_true", help="rows instead of tables")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.processes = args.processes or (1 if args.live else 2)
+    if args.keep and args.suggestion_time:
+        parser.error("--keep does not go with --suggestion-time, which measures anew")
+    if args.aim != "optimum" and (args.suggestion_time or args.ablations):
+        parser.error("--suggestion-time and --ablations are of --aim optimum")
+    if args.aim != "optimum" and args.live:
+        parser.error("--live is of --aim optimum: the error of a curve is measured without noise")
+    if args.budgets is None:
+        args.budgets = search_suggestion_time.TRIALS if args.suggestion_time else AIMS[args.aim].budgets
+    return args
 
 
 if __name__ == "__main__":

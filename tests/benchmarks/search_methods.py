@@ -5,17 +5,21 @@ from __future__ import annotations
 import importlib.util
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, QMCSampler, RandomSampler, TPESampler
 from optuna.trial import Trial, TrialState
-from search_environment import Environment
+from search_ablations import ABLATIONS, ablated
+from search_environment import Environment, log_distance
+from search_scaling import scaling
 from search_workloads import Stop
 
 from scalesearch.core.extrapolation import misses_target
+from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, Outcome, TrialResult
 from scalesearch.search.scaling import distributions
 
@@ -23,79 +27,55 @@ REPORTS = 20  # to a pruner, evenly over a full-length trial
 DIVERGED_PENALTY = 4.0
 MOST_DISTANCE = 3.0
 
-Method = Callable[[Environment], None]
+Run = Callable[[Environment], None]
 
 
-def methods() -> dict[str, Method]:
-    """The methods that can run here, by name."""
-    found: dict[str, Method] = {
-        "random": partial(_optuna, sampler=lambda seed: RandomSampler(seed=seed)),
-        "qmc": partial(_optuna, sampler=_qmc),
-        "tpe": partial(_optuna, sampler=_tpe),
-        "tpe+median": partial(_optuna, sampler=_tpe, pruner=MedianPruner(n_startup_trials=5, n_warmup_steps=2)),
-        "tpe+hyperband": partial(_optuna, sampler=_tpe, pruner=HyperbandPruner(max_resource=REPORTS)),
-        "tpe+cap+stop": partial(_optuna, sampler=_tpe, caps=True),
-    }
-    if importlib.util.find_spec("cmaes"):
-        found["cmaes"] = partial(_optuna, sampler=lambda seed: CmaEsSampler(seed=seed, warn_independent_sampling=False))
-    if importlib.util.find_spec("smac"):
-        from search_smac import smac
+@dataclass(frozen=True)
+class Method:
+    """`package` is what it needs besides our own dependencies, and `module` its name for `import`."""
 
-        found["smac"] = smac
-    if importlib.util.find_spec("scalesearch.core.planner"):
-        found["scaling"] = _scaling
-    return found
+    about: str
+    run: Run
+    package: str | None = None
+    module: str | None = None
+
+    @property
+    def can_run(self) -> bool:
+        return self.module is None or importlib.util.find_spec(self.module) is not None
 
 
-def _scaling(environment: Environment) -> None:
-    from scalesearch.core.planner import Planner
-
-    problem, case = environment.problem, environment.case
-    planner = Planner(
-        space=problem.space,
-        objective=case.objective,
-        max_examples=problem.max_examples,
-        first_guess=problem.first_guess,
-        step_seconds=case.workload.step_time,
-        seed=problem.seed,
-    )
-    while environment.has_budget:
-        before = tuple(environment.results)
-        proposal = planner.propose(before)
-        environment.run(
-            proposal.parameters,
-            cap=proposal.cap,
-            should_stop=partial(planner.should_stop, proposal=proposal, results=before),
-        )
-        environment.recommend(planner.recommend(environment.results))
-
-
-def _tpe(seed: int) -> BaseSampler:
-    return TPESampler(seed=seed)
-
-
-def _qmc(seed: int) -> BaseSampler:
+def qmc_sampler(seed: int) -> BaseSampler:
     with warnings.catch_warnings(action="ignore", category=optuna.exceptions.ExperimentalWarning):
         return QMCSampler(scramble=True, seed=seed, warn_independent_sampling=False)
 
 
-def _optuna(
+def tpe_sampler(seed: int) -> BaseSampler:
+    return TPESampler(seed=seed)
+
+
+def optuna_trials(
     environment: Environment,
     *,
     sampler: Callable[[int], BaseSampler],
-    pruner: BasePruner | None = None,
+    pruner: Callable[[], BasePruner] | None = None,
     caps: bool = False,
-) -> None:
-    """A sampler and a pruner of Optuna, starting from the first guess.
+    stops: bool = False,
+    enqueued: Sequence[Parameters] | None = None,
+) -> Iterator[None]:
+    """One trial after another by a sampler and a pruner of Optuna, the first guess (or what is `enqueued`) first.
 
     Args:
-        caps: stop a trial once it has cost more than the best one, or if its curve, carried on, misses the target.
+        caps: stop a trial once it has cost more than the best one.
+        stops: stop a trial if its curve, carried on, misses the target.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     space, first_guess = environment.problem.space, environment.problem.first_guess
-    study = optuna.create_study(sampler=sampler(environment.problem.seed), pruner=pruner or optuna.pruners.NopPruner())
-    study.enqueue_trial(space.coordinates(first_guess))
-    while environment.has_budget:
+    study = optuna.create_study(
+        sampler=sampler(environment.problem.seed), pruner=pruner() if pruner else optuna.pruners.NopPruner()
+    )
+    for parameters in enqueued or [first_guess]:
+        study.enqueue_trial(space.coordinates(parameters))
+    while True:
         trial = study.ask(distributions(space))
         best = environment.best
         cap = environment.cost_to_target(best) if caps and best else environment.full_cost
@@ -103,15 +83,13 @@ def _optuna(
         stop: Stop | None = None
         if pruner is not None:
             stop = _PrunerStop(environment, trial)
-        elif caps:
-            cost_per_example = (
-                environment.case.cost_per_step(parameters.global_batch_size) / parameters.global_batch_size
-            )
+        elif stops:
+            size = parameters.global_batch_size
             stop = partial(
                 misses_target,
                 objective=environment.case.objective,
                 boundaries=parameters.schedule.boundaries,
-                cap_examples=min(cap / cost_per_example, environment.problem.max_examples),
+                cap_examples=min(cap / environment.case.cost_per_step(size) * size, environment.problem.max_examples),
             )
         result = environment.run(parameters, cap=cap, should_stop=stop)
         if pruner is not None and result.reason == "stopped":
@@ -119,6 +97,76 @@ def _optuna(
         else:
             study.tell(trial, _value(environment, result, cap))
         environment.recommend(environment.best.parameters if environment.best else None)
+        yield
+
+
+def _optuna(
+    environment: Environment,
+    *,
+    sampler: Callable[[int], BaseSampler],
+    pruner: Callable[[], BasePruner] | None = None,
+    caps_and_stops: bool = False,
+) -> None:
+    trials = optuna_trials(environment, sampler=sampler, pruner=pruner, caps=caps_and_stops, stops=caps_and_stops)
+    while environment.has_budget:
+        next(trials)
+
+
+def _smac(environment: Environment) -> None:
+    from search_smac import smac
+
+    smac(environment)
+
+
+def _priorband(environment: Environment) -> None:
+    from search_neps import priorband
+
+    priorband(environment)
+
+
+def _median_pruner() -> BasePruner:
+    return MedianPruner(n_startup_trials=5, n_warmup_steps=2)
+
+
+def _hyperband_pruner() -> BasePruner:
+    return HyperbandPruner(max_resource=REPORTS)
+
+
+METHODS = {
+    "random": Method("Optuna's random search", partial(_optuna, sampler=lambda seed: RandomSampler(seed=seed))),
+    "qmc": Method("Optuna's Sobol sequence", partial(_optuna, sampler=qmc_sampler)),
+    "tpe": Method("Optuna's TPE as it comes", partial(_optuna, sampler=tpe_sampler)),
+    "tpe+median": Method("TPE and MedianPruner", partial(_optuna, sampler=tpe_sampler, pruner=_median_pruner)),
+    "tpe+hyperband": Method("TPE and HyperbandPruner", partial(_optuna, sampler=tpe_sampler, pruner=_hyperband_pruner)),
+    "cmaes": Method(
+        "Optuna's CMA-ES",
+        partial(_optuna, sampler=lambda seed: CmaEsSampler(seed=seed, warn_independent_sampling=False)),
+        "cmaes",
+        "cmaes",
+    ),
+    "tpe+cap+stop": Method(
+        "TPE, a cap at the best cost, and our extrapolation stop",
+        partial(_optuna, sampler=tpe_sampler, caps_and_stops=True),
+    ),
+    "smac": Method("SMAC3, multi-fidelity: Hyperband with a random forest", _smac, "smac", "smac"),
+    "priorband": Method("NePS's PriorBand, the first guess as prior", _priorband, "neural-pipeline-search", "neps"),
+    "scaling": Method("our search, as a study runs it", scaling),
+}
+ABLATED = {
+    f"scaling-{name}": Method(ablation.about, partial(ablated, ablation=ablation))
+    for name, ablation in ABLATIONS.items()
+}
+
+
+def listed() -> str:
+    """All methods in words, for `--help`."""
+    lines = ["methods:"]
+    for name, method in METHODS.items():
+        needs = f" (needs the package `{method.package}`)" if method.package else ""
+        lines.append(f"  {name:22}{method.about}{needs}")
+    lines.append("\nour search without one of its parts (--ablations runs all of them, and scaling):")
+    lines += [f"  {name:22}{method.about}" for name, method in ABLATED.items()]
+    return "\n".join(lines)
 
 
 def _value(environment: Environment, result: TrialResult, cap: float) -> float:
@@ -127,9 +175,7 @@ def _value(environment: Environment, result: TrialResult, cap: float) -> float:
         return math.log(environment.cost_to_target(result))
     if result.outcome is Outcome.DIVERGED:
         return math.log(cap) + DIVERGED_PENALTY
-    objective = environment.case.objective
-    distance = math.log(result.measurements[-1].metrics[objective.metric] / objective.target)
-    return math.log(cap) + 0.1 + min(max(distance, 0.0), MOST_DISTANCE)
+    return math.log(cap) + 0.1 + min(log_distance(environment.case, result), MOST_DISTANCE)
 
 
 class _PrunerStop:

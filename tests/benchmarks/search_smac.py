@@ -10,18 +10,16 @@ from pathlib import Path
 
 from ConfigSpace import Configuration, ConfigurationSpace, Float, Integer
 from search_environment import Environment
+from search_fidelity import SHORTEST, score
 from smac import MultiFidelityFacade, Scenario
 from smac.runhistory.dataclasses import TrialValue
 
-from scalesearch.core.results import Outcome, TrialResult
+from scalesearch.core.results import TrialResult
 from scalesearch.core.space import Axis
-
-SHORTEST = 1.0 / 27.0  # of a full-length trial
-DIVERGED = 10.0  # above the log cost of a full-length trial
 
 
 def smac(environment: Environment) -> None:
-    """Each trial is run from its start to the length that SMAC asks for."""
+    """The first guess is the first trial. A trial that is promoted goes on from where it was."""
     problem = environment.problem
     axes = {axis.name: axis for axis in problem.space.axes()}
     space = ConfigurationSpace(seed=problem.seed)
@@ -45,23 +43,15 @@ def smac(environment: Environment) -> None:
             logging_level=False,
             overwrite=True,
         )
+        results: dict[Configuration, TrialResult] = {}
         while environment.has_budget:
             asked = facade.ask()
             parameters = problem.space.parameters({name: float(asked.config[name]) for name in axes})
-            result = environment.run(parameters, cap=asked.budget * environment.full_cost)
-            facade.tell(asked, TrialValue(cost=_value(environment, result)))
+            cap = asked.budget * environment.full_cost
+            result = environment.run(parameters, cap=cap, continues=results.get(asked.config))
+            results[asked.config] = result
+            facade.tell(asked, TrialValue(cost=score(environment, result)))
             environment.recommend(environment.best.parameters if environment.best else None)
-
-
-def _value(environment: Environment, result: TrialResult) -> float:
-    """Log cost to target; for a miss, that of a full-length trial and how far it stayed from the target."""
-    if result.reached:
-        return math.log(environment.cost_to_target(result))
-    if result.outcome is Outcome.DIVERGED:
-        return math.log(environment.full_cost) + DIVERGED
-    objective = environment.case.objective
-    distance = math.log(result.measurements[-1].metrics[objective.metric] / objective.target)
-    return math.log(environment.full_cost) + min(max(distance, 0.0), DIVERGED)
 
 
 def _hyperparameter(axis: Axis) -> Float | Integer:

@@ -1,4 +1,4 @@
-"""What is known about a simulated workload: the measure that every method is held against."""
+"""What is known about a workload: the measure that every method is held against."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pickle
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from search_workloads import Case, run_trial
+from search_workloads import Case, SimulatedCase, run_trial
 
 import scalesearch.core
 from scalesearch.core.parameters import Parameters
@@ -27,9 +28,10 @@ MISS_REGRET = FULL_LENGTH - 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """The optima without noise, by batch size, and the parameters that are best on average with noise.
+    """The optima by batch size (without noise if simulated), and the parameters that are best on average with noise.
 
-    `unit`, one full run, is the mean cost of `best`; `misses` is the share of its runs that miss the target.
+    `unit`, one full run, is the mean cost of `best`; `misses` is the share of its runs that miss the target, and
+    `log_cost_sd` the standard deviation of the logarithm of the others' cost.
     """
 
     critical_batch: float
@@ -37,18 +39,27 @@ class Truth:
     best: Parameters
     unit: float
     misses: float
+    log_cost_sd: float
 
     @property
     def least_steps(self) -> float:
         return min(o.steps for o in self.curve.values())
 
 
+@singledispatch
 def truth(case: Case) -> Truth:
-    """The truth about a case, from the last run of the benchmark if it has not changed since."""
+    """The truth about a case; search_live adds live ones."""
+    raise NotImplementedError(type(case))
+
+
+@truth.register
+def _(case: SimulatedCase) -> Truth:
+    """From the last run of the benchmark if nothing has changed since."""
     found: Truth = _kept("truth", _ALL_SOURCES, case, _truth)
     return found
 
 
+@singledispatch
 def regrets(case: Case, parameters: Parameters, seeds: Sequence[int], *, unit: float) -> list[float]:
     """What each run costs above one full run, in full runs; MISS_REGRET if it would cost more than FULL_LENGTH."""
     runs = (run_trial(case, parameters, number=0, seed=s, max_cost=FULL_LENGTH * unit) for s in seeds)
@@ -67,7 +78,7 @@ _OTHERS = [_CORE / "evaluation.py", _CORE / "results.py", _CORE / "stopping.py"]
 _ALL_SOURCES = _SIMULATION + _digest([*_OTHERS, _HERE, _HERE.with_name("search_workloads.py")])
 
 
-def _kept(what: str, sources: bytes, case: Case, compute: Callable[[Case], Any]) -> Any:
+def _kept(what: str, sources: bytes, case: SimulatedCase, compute: Callable[[SimulatedCase], Any]) -> Any:
     """What `compute` found about a case, kept in the temporary folder: it takes up to some minutes."""
     key = hashlib.sha256(sources + repr(case).encode()).hexdigest()[:24]
     kept = Path(tempfile.gettempdir()) / f"scalesearch-{what}-{key}.pickle"
@@ -78,7 +89,7 @@ def _kept(what: str, sources: bytes, case: Case, compute: Callable[[Case], Any])
     return pickle.loads(kept.read_bytes())
 
 
-def _truth(case: Case) -> Truth:
+def _truth(case: SimulatedCase) -> Truth:
     critical, curve = _kept("curve", _SIMULATION, case, _curve)
     cheapest = sorted(curve, key=lambda o: o.cost(case.minimize))
     unit = cheapest[0].cost(case.minimize)
@@ -89,11 +100,20 @@ def _truth(case: Case) -> Truth:
         curve={o.parameters.global_batch_size: o for o in curve},
         best=best,
         unit=unit * (1.0 + float(np.mean(regret))),
-        misses=float(np.mean([r == MISS_REGRET for r in regret])),
+        **spread(regret),
     )
 
 
-def _curve(case: Case) -> tuple[float, tuple[Optimum, ...]]:
+def spread(regret: Sequence[float]) -> dict[str, float]:
+    """The share of misses and the standard deviation of log cost, from the regrets of runs."""
+    costs = 1.0 + np.array([r for r in regret if r < MISS_REGRET])
+    return {
+        "misses": 1.0 - len(costs) / len(regret),
+        "log_cost_sd": float(np.log(costs).std(ddof=1)) if len(costs) > 1 else math.nan,
+    }
+
+
+def _curve(case: SimulatedCase) -> tuple[float, tuple[Optimum, ...]]:
     """The critical batch size, and the optima at the batch sizes around it."""
     decays = Decays(number=case.decays, factor=case.decay_factor)
     small, large = true_curve(case.workload, (8, 2**20), momentum=case.momentum, decays=decays)
@@ -103,7 +123,7 @@ def _curve(case: Case) -> tuple[float, tuple[Optimum, ...]]:
     return critical, true_curve(case.workload, sizes, momentum=case.momentum, decays=decays)
 
 
-def _best_with_noise(case: Case, starts: Sequence[Parameters], unit: float) -> Parameters:
+def _best_with_noise(case: SimulatedCase, starts: Sequence[Parameters], unit: float) -> Parameters:
     """The least mean cost near the noise-free optima, by successive halving: those lie too near to their cliffs."""
     random = np.random.default_rng(0)
     candidates = [*starts, *(_changed(p, random) for p in starts for _ in range(60))]

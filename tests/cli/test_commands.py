@@ -161,6 +161,25 @@ def test_a_study_that_is_somebody_elses_is_left_alone(folder: Path, new_database
     assert invoke("studies", "--storage", url).stdout == f"No studies in {url}.\n"
 
 
+def test_a_study_from_before_there_were_two_rules_of_crossing_can_be_read(
+    folder: Path, new_database: Callable[[Path], str]
+) -> None:
+    url = new_database(folder / "s.db")
+    old = optuna.create_study(study_name="old", storage=url)
+    objective = {"metric": "val/loss", "direction": "minimize", "target": 0.5, "minimize": "steps"}
+    about = {
+        "workload": "digits/mlp",
+        "optimizer": "sgd",
+        "replicas": 1,
+        "train_examples": 100,
+        "budget": {"trials": 5},
+    }
+    old.set_user_attr("context", {**about, "objective": objective})
+    old.set_user_attr("target", 0.5)
+    result = invoke("report", "old", "--storage", url, "--json")
+    assert json.loads(result.stdout)["objective"] == {**objective, "crossing": "first"}
+
+
 def test_the_workloads_are_listed(folder: Path) -> None:
     listed = json.loads(invoke("workloads", "--json").stdout)
     names = [workload["name"] for workload in listed]

@@ -226,7 +226,13 @@ def test_a_study_can_be_stopped_and_continued(folder: Path, define: WriteDefinit
     code, out, err = finish(second, timeout=30.0)
     assert time.monotonic() - asked < 10.0
     assert code == 130, err
+    assert "trial 1 continues trial 0, which was interrupted, at step " in err
     again = trials(folder)
+    cut, going_on = (t.user_attrs["measurements"]["step"] for t in again)
+    assert going_on[: len(cut)] == cut
+    assert again[1].user_attrs["result"]["shared_steps"] == cut[-1]
+    [snapshot] = (folder / "scalesearch-files/snapshots").glob("digits-r1-*/*")
+    assert snapshot.name == f"trial-0-step-{going_on[-1]}.safetensors"
     assert [t.state.name for t in again] == ["FAIL", "FAIL"]
     for key in ("parameters", "seed", "is_baseline"):
         assert again[1].user_attrs[key] == again[0].user_attrs[key]

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Protocol
 
+from scalesearch.core.curve_planner import CurvePlanner
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.planner import Planner, Proposal
+from scalesearch.core.planner import Planner
+from scalesearch.core.prefix import seed_to_share
+from scalesearch.core.proposal import Proposal
 from scalesearch.core.results import Cost, Goal, Measurement, Outcome, TrialResult, crossing
 from scalesearch.core.schedule import Constant, Piecewise
 from scalesearch.core.simulate import SimulatedTrainer, SimulatedWorkload
 from scalesearch.core.simulate.workload import GradientNoise, RunNoise, Spectrum, StepTime
 from scalesearch.core.stopping import verdict
+
+
+class Trainer(Protocol):
+    def train(self, parameters: Parameters, *, seed: int, plan: EvaluationPlan) -> Iterator[Measurement]: ...
+
 
 QUIET = RunNoise(speed=0.0, level=0.0, evaluation=0.0)
 EASY = SimulatedWorkload(
@@ -47,6 +56,7 @@ def run(
     seed: int = 0,
     max_steps: float = math.inf,
     should_stop: Callable[[Sequence[Measurement]], bool] = lambda measured: False,
+    trainer: Trainer | None = None,
 ) -> TrialResult:
     """Train until the target is reached, the run diverges or is stopped, or `max_steps` or `max_examples` are over."""
     batch, objective = parameters.global_batch_size, workload.objective(goal)
@@ -61,7 +71,7 @@ def run(
     )
     outcome = Outcome.CAPPED if steps < full_length else Outcome.EXHAUSTED
     measured: list[Measurement] = []
-    for measurement in SimulatedTrainer(workload).train(parameters, seed=seed, plan=plan):
+    for measurement in (trainer or SimulatedTrainer(workload)).train(parameters, seed=seed, plan=plan):
         measured.append(measurement)
         if ended := verdict(measured, objective):
             outcome = ended[0]
@@ -82,16 +92,18 @@ def run(
 
 
 def run_proposal(
-    workload: SimulatedWorkload, planner: Planner, proposal: Proposal, results: Sequence[TrialResult]
+    workload: SimulatedWorkload, planner: Planner | CurvePlanner, proposal: Proposal, results: Sequence[TrialResult]
 ) -> TrialResult:
     """What a study does with a proposal."""
     per_step = planner.cost_per_step(results)(proposal.parameters.global_batch_size)
+    earlier = [(r.parameters, r.seed) for r in results]
+    shared = seed_to_share(proposal.parameters, earlier, max_examples=planner.max_examples)
     return run(
         workload,
         proposal.parameters,
         max_examples=planner.max_examples,
         goal=planner.objective.minimize,
-        seed=1000 * planner.seed + len(results),
+        seed=1000 * planner.seed + len(results) if shared is None else shared,
         max_steps=math.inf if proposal.cap is None else proposal.cap / per_step,
         should_stop=partial(planner.should_stop, proposal=proposal, results=tuple(results)),
     )

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scalesearch.core.budget import Budget, Spent, spent, unit_that_ends_a_trial, unit_that_forbids_a_trial
-from scalesearch.core.results import Cost, Outcome
+from scalesearch.core.budget import (
+    Budget,
+    Spent,
+    measured_cost,
+    spent,
+    unit_that_ends_a_trial,
+    unit_that_forbids_a_trial,
+)
+from scalesearch.core.results import Cost, Measurement, Outcome
 
 from .trials import trial
 
@@ -98,5 +105,34 @@ def test_every_outcome_counts(outcome: Outcome) -> None:
         "epochs": (20 * 64 + 6) / 100,
         "device_seconds": 3.5,
         "wall_clock_seconds": 7,
-        "trials": 2,
+        "trials": 1 if outcome is Outcome.INTERRUPTED else 2,
     }
+
+
+def test_an_interrupted_trial_and_what_continues_it_count_once() -> None:
+    trials = [trial(0, [0.9, 0.5], Outcome.CAPPED), *(trial(n, [0.9, 0.5], Outcome.INTERRUPTED) for n in (1, 2))]
+
+    def count(*in_flight: Cost) -> int:
+        return spent(trials, in_flight=in_flight, wall_clock_seconds=0, train_examples=100).trials
+
+    assert count() == 1, "it is not over"
+    assert count(Cost()) == 2, "it goes on"
+    trials.append(trial(3, [0.9, 0.5], Outcome.CAPPED))
+    assert count() == 2
+
+
+def test_what_a_trial_shares_costs_nothing() -> None:
+    measured = [
+        Measurement(step=s, examples=8 * s, train_seconds=0.0, elapsed_seconds=1.0 + s, train_loss=0.0, metrics={})
+        for s in (0, 10, 30)
+    ]
+    assert measured_cost(measured, shared_steps=0, replicas=2) == Cost(examples=240, device_seconds=62.0)
+    assert measured_cost(measured, shared_steps=10, replicas=2) == Cost(examples=160, device_seconds=40.0)
+    assert measured_cost(measured, shared_steps=30, replicas=2) == Cost()
+    assert measured_cost([], shared_steps=0, replicas=2) == Cost()
+
+
+def test_the_profile_of_a_study_counts() -> None:
+    cost = Cost(examples=10, device_seconds=2.0)
+    found = spent([cost], wall_clock_seconds=0.0, train_examples=10, profile_device_seconds=3.0)
+    assert (found.device_seconds, found.examples, found.trials) == (5.0, 10, 1)

@@ -70,6 +70,25 @@ def test_recovers_it_from_noisy_data() -> None:
         assert 0.01 < curve.residual < 0.1
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 1.7, 3.0])
+def test_recovers_how_sharp_the_knee_is(sharpness: float) -> None:
+    exact = {b: 50 * (1 + (300 / b) ** sharpness) ** (1 / sharpness) for b in POWERS}
+    curve = fit_scaling_curve(exact)
+    assert curve is not None
+    assert curve.sharpness == pytest.approx(sharpness, rel=1e-3)
+    assert (curve.s_min, curve.b_crit) == (pytest.approx(50, rel=1e-3), pytest.approx(300, rel=1e-3))
+
+
+def test_four_batch_sizes_cannot_tell_how_sharp_it_is() -> None:
+    def fitted(batches: list[int]) -> float:
+        curve = fit_scaling_curve({b: 50 * (1 + (300 / b) ** 2) ** 0.5 for b in batches})
+        assert curve is not None
+        return curve.sharpness
+
+    assert fitted([8, 64, 512, 4096]) == 1.0
+    assert fitted([8, 64, 256, 512, 4096]) == pytest.approx(2.0, rel=1e-2)
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_fewer_than_four_batch_sizes_are_no_curve(count: int) -> None:
     assert fit_scaling_curve({2**k: 100.0 for k in range(count)}) is None
@@ -100,9 +119,10 @@ def test_steps_that_rise_with_the_batch_are_a_plateau() -> None:
     assert curve.residual > 1
 
 
+@pytest.mark.parametrize("sharpness", [1.0, 1.7])
 @pytest.mark.parametrize("at", ["perfect_scaling_up_to", "maximal_data_parallelism_from"])
-def test_regimes_begin_where_the_slope_on_logarithmic_axes_is_near_its_limit(at: str) -> None:
-    curve = ScalingCurve(s_min=100.0, b_crit=512.0, residual=0.0)
+def test_regimes_begin_where_the_slope_on_logarithmic_axes_is_near_its_limit(at: str, sharpness: float) -> None:
+    curve = ScalingCurve(s_min=100.0, b_crit=512.0, sharpness=sharpness, residual=0.0)
     batch = getattr(curve, at)
     slope = math.log(curve.steps(batch * 1.0001) / curve.steps(batch)) / math.log(1.0001)
     assert slope == pytest.approx({"perfect_scaling_up_to": -0.9, "maximal_data_parallelism_from": -0.1}[at], rel=1e-3)

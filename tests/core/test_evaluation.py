@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalesearch.core.evaluation import COARSE_RATIO, EvaluationPlan
+from scalesearch.core.results import Direction
 from scalesearch.core.schedule import first_step_from
 
-from .trials import OBJECTIVE, measurement
+from .trials import OBJECTIVE, SMOOTHED, measurement
 
 FAR, NEAR = 0.9, 0.11  # from the target 0.1
 TRAIN_EXAMPLES = 10_000
@@ -88,6 +89,15 @@ def test_near_means_within_a_quarter_of_the_target() -> None:
     for near in (0.124, 0.076):
         measured[-1] = measurement(4000, near, batch=1)
         assert PLAN.next_step(measured, global_batch_size=1) == 4200
+
+
+@pytest.mark.parametrize(("direction", "target", "far_beyond"), [("minimize", 0.1, 0.01), ("maximize", 0.1, 0.9)])
+def test_the_evaluation_that_confirms_a_met_target_is_near(
+    direction: Direction, target: float, far_beyond: float
+) -> None:
+    plan = replace(PLAN, objective=replace(SMOOTHED, direction=direction, target=target))
+    measured = [measurement(0, FAR, batch=1), measurement(4000, far_beyond, batch=1)]
+    assert plan.next_step(measured, global_batch_size=1) == 4200
 
 
 def test_after_a_boundary_evaluations_are_fine_for_a_while() -> None:

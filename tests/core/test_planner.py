@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.planner import RANGE, Planner, Proposal
+from scalesearch.core.planner import Planner
+from scalesearch.core.proposal import Proposal
+from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Cost, Goal, Outcome, TrialResult
 from scalesearch.core.schedule import Linear
 from scalesearch.core.simulate import Decays, true_cost, true_optimum
 from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, LinearSpace, PiecewiseSpace, SearchSpace
+from scalesearch.core.surrogate.residual import similarity
 from tests.core.simulated import EASY, constant, decaying, run, run_proposal
 
 ONE_DECAY = Decays(number=1)
@@ -34,7 +37,7 @@ LINEAR = replace(
 )
 MOMENTUM = replace(SPACE, momentum=Interval(0.5, 0.98), learning_rate=Interval(1e-4, 1.0))
 
-SEARCHING = (RANGE, "first hit", "show the model more", "improvement")  # what is not meant to repeat anything
+SEARCHING = (RANGE, "first hit", "show the model more", "improvement", "fork")  # what is not meant to repeat anything
 
 Train = Callable[[Planner, Proposal, Sequence[TrialResult]], TrialResult]
 
@@ -118,7 +121,7 @@ def linear_study() -> Study:
 
 @cache
 def momentum_study() -> Study:
-    return studied(planner(space=MOMENTUM, first_guess=constant(0.02, momentum=0.9)), trials=11)
+    return studied(planner(space=MOMENTUM, first_guess=constant(0.02, momentum=0.9)), trials=14)
 
 
 def all_studies() -> list[Study]:
@@ -256,6 +259,37 @@ def test_what_is_recommended_has_reached_the_target() -> None:
     for done in all_studies():
         if (recommended := done.planner.recommend(done.results)) is not None:
             assert recommended in {r.parameters for r in done.results if r.reached}
+
+
+def test_a_challenger_that_won_once_is_run_again_before_anything_new() -> None:
+    """It leads only after a second win, which it must be given."""
+    done = all_studies()[0]
+    belief = done.planner._belief(done.results)
+    assert belief.incumbent is not None
+    leader = replace(belief.incumbent, runs=4, miss=0.0)
+    challenger = replace(leader, parameters=constant(0.123), runs=1, cost=0.97 * leader.cost)
+    proven, dearer = replace(challenger, runs=2), replace(challenger, cost=1.01 * leader.cost)
+    candidates = done.planner._candidates(done.results, belief)
+    for other, is_repeated in ((challenger, True), (proven, False), (dearer, False)):
+        proposal = done.planner._improve(candidates, replace(belief, leaders=(leader, other)), leader)
+        assert (proposal.why == "repeat of a challenger") == is_repeated
+        assert proposal.parameters == challenger.parameters or not is_repeated
+
+
+def test_after_misses_it_searches_nearer_to_the_leader() -> None:
+    """Whatever the model promises further out, it has not kept."""
+    done = studied(planner(), trials=8)
+    belief = done.planner._belief(done.results)
+    assert belief.incumbent is not None
+    candidates = done.planner._candidates(done.results, belief)
+    away = []
+    for misses in (0, 2, 20):
+        missed = replace(belief, misses_in_a_row=misses)
+        best, gain = done.planner._best_improvement(candidates, missed, belief.incumbent)
+        assert gain >= 0.0
+        away.append(1.0 - float(similarity([best], [belief.incumbent.parameters])[0]))
+    assert away[2] < 0.5 * away[0]
+    assert away[1] <= away[0]
 
 
 def test_confirming_repeats_those_that_lead() -> None:

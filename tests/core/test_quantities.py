@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scalesearch.core.budget import Budget
-from scalesearch.core.quantities import Amount, ExampleUnit, parse_amount, parse_budget, parse_seconds
+from scalesearch.core.quantities import Amount, ExampleUnit, parse_amount, parse_budget, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,26 @@ def test_budgets(text: str, budget: Budget) -> None:
 def test_what_is_no_budget_says_why(bad: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         parse_budget(bad)
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        ("4 GiB", 4 * 2**30),
+        ("1.5kib", 1536),
+        ("500 MB", 500_000_000),
+        ("2TB", 2 * 10**12),
+        ("7 B", 7),
+        ("0 B", 0),
+        (0, 0),
+        (1e6, 1_000_000),
+    ],
+)
+def test_sizes(value: Any, size: int) -> None:
+    assert parse_bytes(value) == size
+
+
+@pytest.mark.parametrize("bad", ["4", "GiB", "4 Gib/s", "-1 GB", "1e400 B", math.inf, math.nan, True, None])
+def test_what_is_no_size_says_what_is(bad: Any) -> None:
+    with pytest.raises(ValueError, match='such as "4 GiB"'):
+        parse_bytes(bad)

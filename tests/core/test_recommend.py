@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from scalesearch.core.curve import CurvePoint
 from scalesearch.core.recommend import Findings, best_value, cost, findings
 from scalesearch.core.results import Outcome, TrialResult
 
-from .trials import METRIC, OBJECTIVE, trial
+from .trials import METRIC, OBJECTIVE, SMOOTHED, trial
 
 REACHED = [0.9, 0.5, 0.05]
 FASTER = [0.9, 0.05]
@@ -160,6 +161,18 @@ def scaling(batches: Sequence[int]) -> list[TrialResult]:
     return [trial(n, [0.9] * round(2 * (1 + 64 / b)) + [0.0], Outcome.REACHED, batch=b) for n, b in enumerate(batches)]
 
 
+def test_the_first_crossing_of_a_batch_size_is_the_earliest_of_all_its_trials() -> None:
+    lucky, steady = [0.9, 0.0, 0.9, 0.9], [0.9, 0.5, 0.3, 0.0, 0.0]
+    once, twice = (
+        trial(0, lucky, Outcome.EXHAUSTED, objective=SMOOTHED),
+        trial(1, steady, Outcome.REACHED, objective=SMOOTHED),
+    )
+    [row] = found(once, twice).batch_sizes
+    assert twice.first_reached is not None
+    assert (row.steps_to_target, row.reached) == (twice.first_reached.steps, 1)
+    assert row.steps_to_first_crossing == pytest.approx(10 * 0.8 / 0.9)
+
+
 def test_the_curve_is_of_the_batch_sizes_that_reached() -> None:
     assert found(*scaling([8, 16, 32])).curve is None
     unreached = trial(9, [0.9, 0.5], Outcome.CAPPED, batch=64)
@@ -177,18 +190,10 @@ def test_caveats_say_what_is_not_established() -> None:
     assert twice.caveats == ()
 
 
-@pytest.mark.parametrize(("best", "side"), [(16, "smallest"), (64, None), (256, "largest")])
-def test_an_optimum_at_the_edge_of_what_was_tried_is_a_caveat(best: int, side: str | None) -> None:
-    result = found(
-        *(trial(b, FASTER if b == best else REACHED, Outcome.REACHED, batch=b) for b in (16, 64, 256) for _ in range(2))
-    )
-    edge = [f"global batch {best} is the {side} that was tried: the optimum may lie beyond it"] if side else []
-    assert list(result.caveats) == edge
-
-
-def test_of_two_batch_sizes_either_is_at_the_edge() -> None:
-    caveats = found(*(trial(b, REACHED, Outcome.REACHED, batch=b) for b in (16, 64))).caveats
-    assert any("is the largest that was tried" in c or "is the smallest that was tried" in c for c in caveats)
+def test_edges_are_those_of_a_recommendation() -> None:
+    edges = ["the optimum lies at an edge"]
+    assert findings([trial(0, REACHED, Outcome.REACHED)], OBJECTIVE, edges=edges).edges == tuple(edges)
+    assert findings([trial(0, [0.9], Outcome.CAPPED)], OBJECTIVE, edges=edges).edges == ()
 
 
 def test_a_curve_comes_with_its_caveat() -> None:
@@ -254,3 +259,79 @@ def test_the_baseline_is_compared_by_the_median_of_all_its_runs() -> None:
     baseline = found(*results).baseline
     assert baseline is not None
     assert (baseline.best.number, baseline.runs) == (1, 2)
+
+
+def test_of_a_curve_each_batch_size_shows_its_leader_and_none_is_left_out() -> None:
+    results = [
+        trial(0, REACHED, Outcome.REACHED, batch=16),
+        trial(1, FASTER, Outcome.REACHED, batch=64, learning_rate=0.3),
+        trial(2, REACHED, Outcome.REACHED, batch=64),
+        trial(3, [0.9, 0.5], Outcome.CAPPED, batch=64),
+        trial(4, [0.9, 0.5, 0.4], Outcome.CAPPED, batch=128),
+        trial(5, [0.9, 0.5, 0.5, 0.05], Outcome.REACHED, batch=64),
+        trial(6, [0.9, 0.5, 0.5, 0.5, 0.05], Outcome.REACHED, batch=64),
+    ]
+    points = {
+        r.parameters.global_batch_size: CurvePoint(parameters=r.parameters, steps=21.0, interval=(19.0, 24.0))
+        for r in (results[0], results[2])
+    }
+    found = findings(results, OBJECTIVE, curve_sizes=(16, 64, 128, 256), points=points)
+    at = {b.global_batch_size: b for b in found.batch_sizes}
+    assert list(at) == [16, 64, 128, 256]
+    assert (at[64].steps_to_target, at[64].examples_to_target, at[64].seconds_to_target) == (21.0, 21.0 * 64, 10.5)
+    assert at[64].interval == (19.0, 24.0)
+    assert at[64].leader is not None
+    assert (at[64].leader.best.number, at[64].leader.runs, at[64].leader.missed) == (5, 4, 1)
+    assert (at[128].leader, at[128].steps_to_target, at[128].most_examples) == (None, None, 20 * 128)
+    assert (at[256].leader, at[256].trials) == (None, 0)
+    assert any("not reached at global batch 128, 256" in caveat for caveat in found.caveats)
+    assert any("run only once: global batch 16" in caveat for caveat in found.caveats)
+
+
+def test_the_curve_is_fitted_to_what_is_expected_of_the_leaders() -> None:
+    sizes = (8, 32, 128, 512)
+    results = [trial(n, REACHED, Outcome.REACHED, batch=b) for n, b in enumerate(sizes)]
+    points = {
+        b: CurvePoint(parameters=r.parameters, steps=100 * (1 + 64 / b), interval=(1.0, 1e6))
+        for b, r in zip(sizes, results, strict=True)
+    }
+    curve = findings(results, OBJECTIVE, curve_sizes=sizes, points=points).curve
+    assert curve is not None
+    assert (curve.s_min, curve.b_crit) == (pytest.approx(100, rel=1e-3), pytest.approx(64, rel=1e-3))
+
+
+SECONDS = replace(OBJECTIVE, minimize="seconds")
+
+
+def slowed(result: TrialResult, factor: float) -> TrialResult:
+    """The same run on a machine that was busy."""
+    assert result.reached is not None
+    assert result.first_reached is not None
+    return replace(
+        result,
+        reached=replace(result.reached, seconds=factor * result.reached.seconds),
+        first_reached=replace(result.first_reached, seconds=factor * result.first_reached.seconds),
+    )
+
+
+def test_with_a_profile_a_machine_that_was_busy_for_a_while_changes_nothing() -> None:
+    quicker, slower = trial(0, FASTER, Outcome.REACHED), trial(1, REACHED, Outcome.REACHED, learning_rate=0.2)
+    busy = (slowed(quicker, 9.0), slower)
+    assert recommended(findings(busy, SECONDS)) == 1, "by what the runs took"
+    profiled = findings(busy, SECONDS, step_seconds=lambda batch: 0.01 * batch)
+    assert recommended(profiled) == 0
+    assert profiled.profiled
+    assert profiled.recommendation is not None
+    steps = 10 * 0.8 / 0.85
+    assert profiled.recommendation.cost == pytest.approx(0.64 * steps)
+    [row] = profiled.batch_sizes
+    assert row.seconds_to_target == pytest.approx(0.64 * steps)
+    reached, crossed = profiled.results[0].reached, profiled.results[0].first_reached
+    assert reached is not None
+    assert crossed is not None
+    assert reached.seconds == crossed.seconds == pytest.approx(0.64 * steps)
+
+
+def test_a_profile_changes_nothing_where_seconds_are_not_minimised() -> None:
+    results = (trial(0, FASTER, Outcome.REACHED), trial(1, REACHED, Outcome.REACHED, learning_rate=0.2))
+    assert findings(results, OBJECTIVE, step_seconds=lambda batch: 1.0) == findings(results, OBJECTIVE)

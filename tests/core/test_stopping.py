@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from scalesearch.core.results import Measurement, Outcome
-from scalesearch.core.stopping import verdict
+from scalesearch.core.stopping import awaits_confirmation, verdict
 
-from .trials import METRIC, OBJECTIVE, measurement
+from .trials import METRIC, OBJECTIVE, SMOOTHED, measurement
 
 INITIAL_LOSS = 2.3
 
@@ -47,6 +47,22 @@ def test_reached_from_below() -> None:
     ended = verdict([measurement(0, 0.1), measurement(10, 0.91)], objective)
     assert ended is not None
     assert ended[0] is Outcome.REACHED
+
+
+def test_reached_once_the_median_of_three_evaluations_is() -> None:
+    run = [measurement(10 * i, v) for i, v in enumerate([0.9, 0.08, 0.3, 0.095, 0.2])]
+    assert [verdict(run[:i], SMOOTHED) for i in (1, 2, 3)] == [None] * 3
+    assert verdict(run[:4], SMOOTHED) == (
+        Outcome.REACHED,
+        "val/classification_error 0.095, the median of three evaluations, is better than 0.1",
+    )
+
+
+def test_an_evaluation_that_meets_the_target_is_to_be_confirmed() -> None:
+    run = [measurement(10 * i, v) for i, v in enumerate([0.9, 0.08, 0.3, 0.1])]
+    assert [awaits_confirmation(run[: i + 1], SMOOTHED) for i in range(4)] == [False, True, False, False]
+    assert not awaits_confirmation(run[:2], OBJECTIVE)
+    assert not awaits_confirmation(run[:2], replace(SMOOTHED, target=None))
 
 
 def test_without_a_target_a_healthy_run_goes_on() -> None:

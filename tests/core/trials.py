@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing
+from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing, first_crossing
 from scalesearch.core.schedule import Constant
 
 METRIC = "val/classification_error"
-OBJECTIVE = Objective(metric=METRIC, direction="minimize", target=0.1, minimize="steps")
+OBJECTIVE = Objective(metric=METRIC, direction="minimize", target=0.1, minimize="steps", crossing="first")
+SMOOTHED = replace(OBJECTIVE, crossing="smoothed")
 
 
 def measurement(step: int, value: float, *, batch: int = 64, loss: float = 1.0, val_loss: float = 2.0) -> Measurement:
@@ -45,6 +47,7 @@ def trial(
         reason="",
         cost=Cost(examples=measurements[-1].examples if measurements else 0, device_seconds=1.0),
         reached=crossing(measurements, objective) if outcome is Outcome.REACHED else None,
+        first_reached=first_crossing(measurements, objective),
         measurements=measurements,
         is_baseline=is_baseline,
     )

@@ -42,7 +42,8 @@ UNKNOWN_KEYS = [
 def test_an_unknown_key_is_named_with_the_nearest_known_one(
     edit: Edit, old: str, new: str, key: str, near: str | None
 ) -> None:
-    hint = f"did you mean `{near}`?" if near else "known here: `metric`, `direction`, `target`, `minimize`"
+    known = "known here: `metric`, `direction`, `target`, `minimize`, `crossing`"
+    hint = f"did you mean `{near}`?" if near else known
     assert f"unknown key `{key}`: {hint}" in mistakes(edit(old, new))
 
 

@@ -178,6 +178,11 @@ def test_direction_is_the_workloads_unless_the_definition_says_otherwise(define:
     assert resolved(least).objective.direction == "minimize"
 
 
+def test_the_rule_of_the_crossing_is_the_definitions(define: Define) -> None:
+    assert resolved(define()).objective.crossing == "smoothed"
+    assert resolved(define("target = 0.1", 'target = 0.1\ncrossing = "first"')).objective.crossing == "first"
+
+
 def test_the_baseline_as_target_is_not_known_yet(define: Define) -> None:
     study = resolved(define("target = 0.1", 'target = "baseline"'))
     assert study.objective.target is None

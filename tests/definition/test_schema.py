@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ CHANGES = [
     ("objective.direction", "target = 0.1", 'target = 0.1\ndirection = "maximize"'),
     ("objective.target", "target = 0.1", "target = 0.1000001"),
     ("objective.minimize", 'minimize = "seconds"', 'minimize = "steps"'),
+    ("objective.crossing", "target = 0.1", 'target = 0.1\ncrossing = "first"'),
     ("search.global_batch_size.low", "low = 8", "low = 4"),
     ("search.global_batch_size.high", "high = 64", "high = 128"),
     ("search.global_batch_size.multiple_of", "high = 64", "high = 64, multiple_of = 8"),
@@ -68,8 +70,31 @@ def test_the_fingerprint_changes_in_exactly_the_key_that_changed(define: Define,
     assert differing_keys(define(), define(old, new)) == {key}
 
 
+def test_where_nothing_is_crossed_the_fingerprint_has_no_rule_for_it(define: Define) -> None:
+    goal_is_the_metric = define("target = 0.1", "", 'minimize = "seconds"', 'minimize = "metric"')
+    assert "objective.crossing" not in goal_is_the_metric.fingerprint()
+
+
 def test_every_key_of_the_fingerprint_is_among_the_changes_tested(define: Define) -> None:
     assert define().fingerprint().keys() == {key for key, _, _ in CHANGES} | ELSEWHERE.keys()
+
+
+def test_a_study_of_the_optimum_may_go_on_as_one_of_the_curve(define: Define) -> None:
+    scaling = ('sampler = "tpe"', 'sampler = "scaling"')
+    curve = define('sampler = "tpe"', 'sampler = "scaling"\naim = "curve"')
+    assert (define().search.aim, curve.search.aim) == ("optimum", "curve")
+    assert differing_keys(define(*scaling), curve) == set()
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+def test_only_scaling_measures_a_curve(define: Define, sampler: str) -> None:
+    with pytest.raises(DefinitionError, match=f'aim = "curve".* needs .sampler = "scaling".*{sampler}'):
+        define('sampler = "tpe"', f'sampler = "{sampler}"\naim = "curve"')
+
+
+def test_a_curve_needs_a_target(define: Define) -> None:
+    with pytest.raises(DefinitionError, match=r'search.aim = "curve".*objective.minimize = "metric"'):
+        define('sampler = "tpe"', 'aim = "curve"', "target = 0.1", "", 'minimize = "seconds"', 'minimize = "metric"')
 
 
 def test_the_fingerprint_of_a_linear_schedule(define: Define) -> None:
@@ -94,6 +119,7 @@ def test_the_fingerprint_of_a_linear_schedule(define: Define) -> None:
         ('wall_clock = "75s"', 'wall_clock = "2h"'),
         ("trials = 40", ""),
         ('no_progress_limit = "5m"', 'no_progress_limit = "6m"'),
+        ('no_progress_limit = "5m"', 'no_progress_limit = "5m"\nsnapshots_limit = "1 GiB"'),
         ('replicas = "all"', "replicas = 2"),
     ],
 )
@@ -143,6 +169,10 @@ def test_a_definition_cannot_be_changed(define: Define) -> None:
         (
             ('minimize = "seconds"', 'minimize = "metric"'),
             '`objective`: with `minimize = "metric"` there is no target: remove `target`',
+        ),
+        (
+            ('target = 0.1\nminimize = "seconds"', 'crossing = "first"\nminimize = "metric"'),
+            '`objective`: with `minimize = "metric"` there is no target: remove `crossing`',
         ),
         (
             ('boundaries = { low = "1 epochs", high = "30 epochs" }', ""),
@@ -210,3 +240,10 @@ def test_every_section_is_documented(name: str) -> None:
     documentation = sections()[name].__doc__
     assert documentation is not None
     assert documentation[0] in "`ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def test_cma_es_names_its_extra_where_its_package_is_missing(define: Define, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert define('sampler = "tpe"', 'sampler = "cmaes"').search.sampler == "cmaes"
+    monkeypatch.setitem(sys.modules, "cmaes", None)
+    with pytest.raises(DefinitionError, match=r'`search.sampler = "cmaes"`: needs .*scalesearch\[cmaes\]'):
+        define('sampler = "tpe"', 'sampler = "cmaes"')

@@ -1,11 +1,13 @@
 """What every executor must do. A test class of one inherits these and provides the fixtures `executor` and `orders`.
 
-`executor` has been started on the workload `obedient`; `orders` is the file that this workload obeys.
+`executor` has been started on the workload `obedient`; `orders` is the file that this workload obeys, empty at first.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,13 @@ from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, Objective, Outcome
 from scalesearch.core.schedule import Constant
-from scalesearch.execution.messages import Ended, Measured, TrialRequest
+from scalesearch.execution.messages import Ended, Measured, Saved, TrialRequest
 
 from .user_workloads import TRAIN
 
 OBJECTIVE = Objective(metric="val/classification_error", direction="minimize", target=0.01, minimize="steps")
 EPOCHS = 4
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 
 def request(number: int = 0, *, seed: int = 1, global_batch_size: int = 8) -> TrialRequest:
@@ -49,21 +51,39 @@ def next_event(executor: Any) -> Measured | Ended:
     raise AssertionError(f"nothing happened within {PATIENCE_SECONDS:g} s")
 
 
-def run(
-    executor: Any, trial: TrialRequest, *, stop_after: int | None = None, evaluate_test: bool = False
-) -> tuple[list[Measurement], Ended]:
-    """Run a trial to its end; it is stopped after `stop_after` measurements."""
+def run(executor: Any, trial: TrialRequest, **how: Any) -> tuple[list[Measurement], Ended]:
+    """Run a trial to its end; `how` is that of `go_on`."""
     executor.submit(trial)
+    return go_on(executor, trial, **how)
+
+
+def go_on(
+    executor: Any,
+    trial: TrialRequest,
+    *,
+    stop_after: int | None = None,
+    evaluate_test: bool = False,
+    snapshots: Mapping[int, Path] | None = None,
+    saved: list[Saved] | None = None,
+) -> tuple[list[Measurement], Ended]:
+    """Run a trial that was submitted to its end; it is stopped after `stop_after` measurements.
+
+    `snapshots` are asked for after so many measurements; what became of them is added to `saved`.
+    """
     measured: list[Measurement] = []
-    while isinstance(event := next_event(executor), Measured):
+    while True:
+        event = next_event(executor)
         assert event.number == trial.number
+        if event.saved is not None and saved is not None:
+            saved.append(event.saved)
+        if isinstance(event, Ended):
+            return measured, event
         measured.append(event.measurement)
+        snapshot = (snapshots or {}).get(len(measured))
         if len(measured) == stop_after:
-            executor.stop(evaluate_test=evaluate_test)
+            executor.stop(evaluate_test=evaluate_test, snapshot=snapshot)
         else:
-            executor.proceed()
-    assert event.number == trial.number
-    return measured, event
+            executor.proceed(snapshot=snapshot)
 
 
 def numbers(measured: list[Measurement]) -> list[tuple[int, int, dict[str, float]]]:
@@ -71,12 +91,11 @@ def numbers(measured: list[Measurement]) -> list[tuple[int, int, dict[str, float
     return [(m.step, m.examples, dict(m.metrics)) for m in measured]
 
 
+SNAPSHOT = "of a trial.safetensors"
+
+
 class ExecutorContract:
     """Inherit as `class TestMyExecutor(ExecutorContract)`."""
-
-    @pytest.fixture(autouse=True)
-    def _no_orders(self, orders: Path) -> None:
-        orders.write_text("")
 
     def test_a_trial_runs_its_full_length(self, executor: Any) -> None:
         assert executor.is_idle
@@ -181,6 +200,64 @@ class ExecutorContract:
         _, ended = run(executor, request(1, seed=1002))
         assert ended.failure is Outcome.CRASHED
         assert "exited with code 3" in ended.reason
+        assert not ended.worker_lost, "it left of its own accord"
         orders.write_text("")
         _, ended = run(executor, request(2), stop_after=2)
         assert ended.failure is None
+
+    def test_a_trial_goes_on_from_a_snapshot(self, executor: Any, tmp_path: Path) -> None:
+        saved: list[Saved] = []
+        path = tmp_path / "a new folder" / SNAPSHOT
+        whole, _ = run(executor, request(1), snapshots={4: path}, saved=saved)
+        assert [(s.path, s.problem) for s in saved] == [(path, "")], "it is told of once"
+        assert saved[0].seconds > 0.0
+        run(executor, request(2, seed=9), stop_after=2)
+        rest, ended = run(executor, replace(request(3), start=path))
+        assert (ended.failure, ended.start_problem, ended.saved) == (None, "", None)
+        assert numbers(rest) == numbers(whole)[4:]
+        assert [m.train_loss for m in rest] == [m.train_loss for m in whole[4:]]
+        assert rest[0].elapsed_seconds > whole[3].elapsed_seconds, "its time goes on, too"
+
+    def test_a_stopped_trial_goes_on_where_it_stopped(self, executor: Any, tmp_path: Path) -> None:
+        saved: list[Saved] = []
+        path = tmp_path / SNAPSHOT
+        whole, _ = run(executor, request(1))
+        first, ended = run(executor, request(2), stop_after=3, snapshots={3: path}, saved=saved)
+        assert [s.path for s in saved] == [path]
+        assert ended.saved == saved[0]
+        rest, _ = run(executor, replace(request(3), start=path))
+        assert numbers(first) + numbers(rest) == numbers(whole)
+
+    def test_a_later_snapshot_takes_the_place_of_an_earlier_one(self, executor: Any, tmp_path: Path) -> None:
+        saved: list[Saved] = []
+        path = tmp_path / SNAPSHOT
+        whole, _ = run(executor, request(1), snapshots={3: path, 4: path, 5: path}, saved=saved)
+        assert [s.problem for s in saved] == [""] * len(saved)
+        rest, _ = run(executor, replace(request(2), start=path))
+        assert numbers(rest) == numbers(whole)[5:]
+
+    def test_a_snapshot_that_cannot_be_written_ends_nothing(self, executor: Any, tmp_path: Path) -> None:
+        saved: list[Saved] = []
+        (tmp_path / "file").write_text("in the way")
+        snapshots = {2: tmp_path / "file" / SNAPSHOT, 4: tmp_path / SNAPSHOT}
+        measured, ended = run(executor, request(1), snapshots=snapshots, saved=saved)
+        assert ended.failure is None
+        assert measured[-1].examples == EPOCHS * TRAIN
+        assert str(tmp_path / "file" / SNAPSHOT) in saved[0].problem
+        assert (saved[-1].path, saved[-1].problem) == (tmp_path / SNAPSHOT, "")
+
+    def test_a_trial_does_not_go_on_from_what_is_no_snapshot_of_it(self, executor: Any, tmp_path: Path) -> None:
+        run(executor, request(1), stop_after=3, snapshots={3: tmp_path / SNAPSHOT})
+        (tmp_path / "damaged").write_bytes((tmp_path / SNAPSHOT).read_bytes()[:-1])
+        for number, trial, why in (
+            (2, replace(request(2), start=tmp_path / "missing"), "cannot be read: No such file or directory"),
+            (3, replace(request(3), start=tmp_path / "damaged"), "is damaged"),
+            (4, replace(request(4, seed=2), start=tmp_path / SNAPSHOT), "`seed`"),
+            (5, replace(request(5, global_batch_size=16), start=tmp_path / SNAPSHOT), "`global_batch_size`"),
+        ):
+            measured, ended = run(executor, trial)
+            assert (measured, ended.number, ended.failure, ended.reason) == ([], number, None, "")
+            assert why in ended.start_problem
+            assert str(trial.start) in ended.start_problem
+        measured, ended = run(executor, request(6), stop_after=2)
+        assert (len(measured), ended.start_problem) == (2, "")

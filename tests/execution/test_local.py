@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from scalesearch.core.profile import ProfileFingerprint, ProfilePoint, Tried
 from scalesearch.core.results import Outcome
-from scalesearch.errors import DataError, ScalesearchError, WorkloadError
+from scalesearch.errors import DataError, ScalesearchError, WorkerLost, WorkloadError
 from scalesearch.execution.local import LocalExecutor
 from scalesearch.execution.messages import Ended, Measured, Ready, WorkerSetup
+from scalesearch.execution.tasks import FingerprintTask, FitTask, TimingTask
 
 from . import user_workloads
-from .contract import ExecutorContract, next_event, request, run
+from .contract import ExecutorContract, go_on, next_event, request, run
 
-NO_PROGRESS_SECONDS = 30.0
+NO_PROGRESS_SECONDS = 60.0  # starting a worker on a loaded machine
 
 
 def setup(name: str, **options: object) -> WorkerSetup:
@@ -51,6 +53,12 @@ def started(log: Path, orders: Path) -> Iterator[tuple[LocalExecutor, Ready]]:
     )
     yield executor, executor.start()
     executor.close()
+
+
+@pytest.fixture(autouse=True)
+def no_orders(orders: Path) -> None:
+    """The last test may have left a worker that hangs on its next step."""
+    orders.write_text("")
 
 
 @pytest.fixture
@@ -106,7 +114,8 @@ class TestLocalExecutor(ExecutorContract):
         ended = next_event(executor)
         assert isinstance(ended, Ended)
         assert ended.failure is Outcome.CRASHED
-        assert "killed by SIGKILL (as the kernel does when memory runs out)" in ended.reason
+        assert "killed by SIGKILL" in ended.reason
+        assert ended.worker_lost
         _, ended = run(executor, request(2), stop_after=2)
         assert ended.failure is None
         assert worker_pid() != killed
@@ -119,6 +128,20 @@ class TestLocalExecutor(ExecutorContract):
             assert "SIGKILL" in ended.reason
             _, ended = run(executor, request(3), stop_after=2)
         assert ended.failure is None
+
+    def test_nothing_waits_for_a_new_worker_which_may_be_killed_as_well(self, executor: LocalExecutor) -> None:
+        run(executor, request(1), stop_after=1)
+        [worker] = multiprocessing.active_children()
+        worker.kill()
+        worker.join()  # its last thread may be gone later than its first
+        since = time.monotonic()
+        executor.submit(request(2))
+        assert executor.next_event(timeout_seconds=0.1) is None
+        assert time.monotonic() - since < 2.0, "so that a study can be stopped meanwhile"
+        os.kill(second := worker_pid(), signal.SIGKILL)
+        _, ended = go_on(executor, request(2), stop_after=2)
+        assert ended.failure is None
+        assert worker_pid() not in (worker.pid, second)
 
     def test_what_the_worker_prints_goes_to_its_log(
         self, executor: LocalExecutor, orders: Path, log: Path, capfd: pytest.CaptureFixture[str]
@@ -146,6 +169,7 @@ class TestLocalExecutor(ExecutorContract):
         assert time.monotonic() - since < 10.0
         assert ended.failure is Outcome.CRASHED
         assert "reported nothing for 2 s" in ended.reason
+        assert ended.worker_lost
         wait_until_gone(pid)
         wait_until_gone(int(child.read_text()))
 
@@ -171,6 +195,28 @@ def test_a_worker_that_cannot_be_set_up_says_why(
         assert part in str(raised.value)
     assert "Traceback" not in str(raised.value)
     executor.close()
+
+
+SAYS_SOMETHING = """
+import sys
+from pathlib import Path
+from scalesearch.execution.worker import _write_output_to
+
+_write_output_to(Path(sys.argv[1]))
+print("said", flush=True)
+print("said as an error", file=sys.stderr)
+Path(sys.argv[2]).write_text("went on")
+"""
+
+
+def test_a_full_disk_takes_no_log_and_ends_no_trial(tmp_path: Path) -> None:
+    for log, kept in (("/dev/full", ""), (str(tmp_path / "log"), "said\nsaid as an error\n")):
+        done = subprocess.run([sys.executable, "-c", SAYS_SOMETHING, log, str(tmp_path / "done")], check=True)
+        assert done.returncode == 0
+        assert (tmp_path / "done").read_text() == "went on"
+        (tmp_path / "done").unlink()
+        if kept:
+            assert Path(log).read_text() == kept
 
 
 DRIVER = """
@@ -218,3 +264,48 @@ def test_a_worker_ends_with_its_driver_which_never_imports_tensorflow(tmp_path: 
         driver.communicate()
     wait_until_gone(int(pid))
     wait_until_gone(int(child.read_text()))
+
+
+def fit_task(**options: int) -> FitTask:
+    return FitTask(**{"smallest": 1, "largest": 4, **options}, momentum=0.9, limit_seconds=60.0)
+
+
+def test_a_worker_answers_tasks_between_trials(executor: LocalExecutor, orders: Path) -> None:
+    _, ended = run(executor, request(1), stop_after=1)
+    assert ended.failure is None, ended
+    pid = worker_pid()
+    [found] = executor.answers(FingerprintTask())
+    assert isinstance(found, ProfileFingerprint)
+    assert found.workload["name"] == "execution.user_workloads:obedient"
+    orders.write_text("step need 2")
+    tried = [t for t in executor.answers(fit_task()) if isinstance(t, Tried) and t.fits is not None]
+    orders.write_text("")
+    assert {t.per_replica_batch_size: t.fits for t in tried} == {1: True, 2: True, 4: False, 3: False}
+    timing = TimingTask(sizes=(2, 4), accumulations=(), momentum=0.9, precision=1.0, limit_seconds=0.1)
+    points = list(executor.answers(timing))
+    assert {p.per_replica_batch_size for p in points if isinstance(p, ProfilePoint)} == {2, 4}
+    _, ended = run(executor, request(2), stop_after=1)
+    assert ended.failure is None
+    assert worker_pid() == pid
+
+
+def test_a_worker_that_dies_of_a_task_is_lost_and_replaced(
+    executor: LocalExecutor, orders: Path, tmp_path: Path
+) -> None:
+    orders.write_text(f"step hang {tmp_path / 'child'}")
+    answers = executor.answers(fit_task())
+    assert next(answers) == Tried(per_replica_batch_size=1)
+    os.kill(worker_pid(), signal.SIGKILL)
+    with pytest.raises(WorkerLost, match="killed by SIGKILL"):
+        next(answers)
+    orders.write_text("")
+    assert [type(a) for a in executor.answers(FingerprintTask())] == [ProfileFingerprint]
+
+
+def test_what_goes_wrong_in_a_task_is_raised_here(executor: LocalExecutor, orders: Path) -> None:
+    orders.write_text("step raise no such thing")
+    with pytest.raises(WorkloadError, match="no such thing"):
+        list(executor.answers(fit_task()))
+    orders.write_text("")
+    _, ended = run(executor, request(1), stop_after=1)
+    assert ended.failure is None

@@ -6,8 +6,9 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from scalesearch.core.curve import ScalingCurve
+from scalesearch.core.curve import CurvePoint, ScalingCurve
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.recommend import findings
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
 from scalesearch.core.schedule import Constant
 from scalesearch.report.figures import (
@@ -149,3 +150,20 @@ def test_every_figure_can_be_rendered(minimize: str, number_of_trials: int) -> N
     objective = dataclasses.replace(OBJECTIVE, minimize=minimize, target=None if minimize == "metric" else 0.1)
     for figure in figures(TRIALS[:number_of_trials], objective, best=TRIALS[0]).values():
         figure.canvas.draw()
+
+
+def test_of_a_curve_the_leaders_are_drawn_with_their_intervals_and_the_rest_as_bounds() -> None:
+    points = {
+        batch: CurvePoint(parameters=result.parameters, steps=steps, interval=(0.9 * steps, 1.1 * steps))
+        for batch, result, steps in ((64, TRIALS[1], 420.0), (256, TRIALS[2], 210.0))
+    }
+    found = findings(TRIALS, OBJECTIVE, curve_sizes=(64, 256, 512, 1024), points=points)
+    figure = steps_to_target(TRIALS, batch_sizes=found.batch_sizes)
+    [bars] = figure.axes[0].containers
+    line, caps, _ = bars.lines
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([64, 256], [420.0, 210.0])
+    assert [list(c.get_ydata()) for c in caps] == [[378.0, 189.0], [pytest.approx(462.0), pytest.approx(231.0)]]
+    drawn = drawn_lines(figure)
+    assert drawn["not reached within so many steps"] == ([512], [1000 / 512])
+    assert drawn["perfect scaling: twice the batch, half the steps"][1] == [420.0, 105.0]
+    assert "best of its batch size" not in drawn

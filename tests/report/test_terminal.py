@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from scalesearch.core.budget import Budget, Spent
-from scalesearch.core.recommend import Findings
+from scalesearch.core.recommend import Findings, findings
 from scalesearch.core.results import OUTCOME_MEANING, Goal, Objective, Outcome
 from scalesearch.report.keras_code import keras_code
 from scalesearch.report.terminal import (
@@ -17,8 +18,9 @@ from scalesearch.report.terminal import (
     recommendation_lines,
     spending,
 )
+from scalesearch.report.words import duration
 
-from .trials import AT_THE_END, METRIC, TRAIN_EXAMPLES, along_a_curve, found, trial
+from .trials import AT_THE_END, METRIC, OBJECTIVE, TRAIN_EXAMPLES, along_a_curve, found, of_curve, trial
 
 BASELINE_LINE = "your baseline (global batch 16, learning rate 0.25)"
 
@@ -87,6 +89,11 @@ def test_test_metrics_are_shown_with_and_without_a_baseline() -> None:
     assert not any("test/loss" in line for line in text)
 
 
+def test_edges_of_the_space_are_said() -> None:
+    edge = "the optimum lies at `search.learning_rate.high = 1`: the space is too small"
+    assert f"edge of the space: {edge}" in lines(replace(found(trial(0)), edges=(edge,)))
+
+
 def test_what_is_not_established_is_said() -> None:
     assert (
         "not established: the recommendation was run once: a single best run is partly luck, so expect somewhat more"
@@ -104,6 +111,14 @@ def test_nothing_reached_recommends_nothing_and_shows_the_closest(outcome: Outco
     text = printed(findings)
     assert "To paste" not in text
     assert "MirroredStrategy" not in text
+
+
+def test_the_closest_may_have_met_the_target_once() -> None:
+    once = trial(0, Outcome.EXHAUSTED, (0.9, 0.5, 0.05, 0.5))
+    assert (
+        f"{METRIC} 0.05, which no median of three evaluations was; {OUTCOME_MEANING[Outcome.EXHAUSTED]}"
+        in lines(found(once))[1]
+    )
 
 
 def test_no_trials_at_all() -> None:
@@ -145,6 +160,19 @@ def test_the_best_of_each_batch_size() -> None:
         ("16", "–", "–", "–", "–", "0 / 1"),
         ("2,048", "0.26", "9", "18.2k", "0.89 s", "2 / 2"),
     ]
+
+
+def test_a_curve_shows_every_batch_size_with_its_leader() -> None:
+    findings = of_curve()
+    assert list(batch_size_rows(findings)) == [
+        ("global batch", "learning rate", "decays after", "steps", "90 %", "examples", "seconds", "runs"),
+        ("16", "0.29", "–", "19", "16–22", "304", "1.9 s", "once"),
+        ("64", "0.25", "–", "20", "18–23", "1,280", "2.0 s", "3, 1 missed"),
+        ("128", "–", "–", "not reached", "within 20", "–", "–", "1"),
+        ("256", "–", "–", "out of memory", "–", "–", "–", "1"),
+        ("512", "–", "–", "not tried", "–", "–", "–", "0"),
+    ]
+    assert "Steps to target at every global batch size" in printed(findings)
 
 
 def regimes(s_min: float, b_crit: float, batches: Sequence[int]) -> list[str]:
@@ -253,8 +281,8 @@ def test_markup_in_names_is_shown_as_it_is() -> None:
 
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_outcome_can_be_printed(outcome: Outcome) -> None:
-    for findings in (found(trial(0, outcome)), found(trial(0, outcome, is_baseline=True), trial(1))):
-        assert "Recommendation for 2 replicas" in printed(findings)
+    for result in (found(trial(0, outcome)), found(trial(0, outcome, is_baseline=True), trial(1))):
+        assert "Recommendation for 2 replicas" in printed(result)
 
 
 def test_outcome_counts_are_in_the_order_of_outcomes() -> None:
@@ -269,3 +297,18 @@ def test_spending_names_limits_first() -> None:
         "2.5 of 40 epochs; 5m 01s of 10m 00s wall clock; 132k examples; 10m 00s device time; 7 trials"
     )
     assert spending(Budget(), spent) == "132k examples; 10m 00s device time; 5m 01s wall clock; 7 trials"
+
+
+def test_profiled_times_are_told_with_what_the_run_took() -> None:
+    profiled = findings([trial(3)], OBJECTIVE, step_seconds=lambda batch: 0.001)
+    lines = list(recommendation_lines(profiled, replicas=2, train_examples=TRAIN_EXAMPLES))
+    reached = profiled.results[0].reached
+    assert reached is not None
+    took = 0.1 * reached.evaluation_step
+    assert (
+        f"times are steps × the profiled 1 ms of a step, as compared; trial 3 itself trained {duration(took)}" in lines
+    )
+    measured = findings([trial(3)], OBJECTIVE)
+    assert not any(
+        "profiled" in line for line in recommendation_lines(measured, replicas=2, train_examples=TRAIN_EXAMPLES)
+    )

@@ -17,7 +17,8 @@ from .trials import OBJECTIVE
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [
-        (0, "0 s"), (0.0123, "12 ms"), (0.25, "0.25 s"), (0.999, "1.0 s"), (8.3, "8.3 s"), (9.96, "10 s"),
+        (0, "0 s"), (1e-10, "0 s"), (3.21e-6, "3.2 µs"), (9.96e-5, "100 µs"), (5e-4, "500 µs"),
+        (0.0123, "12 ms"), (0.25, "0.25 s"), (0.999, "1.0 s"), (8.3, "8.3 s"), (9.96, "10 s"),
         (45.2, "45 s"), (59.7, "1m 00s"), (125, "2m 05s"), (3599.6, "1h 00m"), (4380, "1h 13m"), (90_000, "25h 00m"),
     ],
 )  # fmt: skip
@@ -32,6 +33,11 @@ def test_a_duration_is_within_six_percent_and_has_no_exponent(seconds: float) ->
     parts = re.findall(r"([0-9.]+) ?(ms|s|m|h)\b", text)
     assert "".join(f"{n}{u}" for n, u in parts) == text.replace(" ", "")
     assert sum(float(n) * units[u] for n, u in parts) == pytest.approx(seconds, rel=0.06)
+
+
+def test_signed_durations_and_sizes() -> None:
+    assert [words.signed_duration(s) for s in (0.0, 2e-3, -2e-3)] == ["+ 0 s", "+ 2 ms", "− 2 ms"]
+    assert [words.size(s) for s in (2**20, 820 * 2**20, 1.25 * 2**30)] == ["1 MiB", "820 MiB", "1.2 GiB"]
 
 
 @pytest.mark.parametrize(

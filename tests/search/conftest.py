@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from scalesearch.search.storage import StudyStore, open_storage
+from scalesearch.search.database import open_storage
+from scalesearch.search.storage import StudyStore
 
 OpenStore = Callable[[], StudyStore]
 

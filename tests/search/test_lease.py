@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from scalesearch.errors import StudyError
 from scalesearch.search import lease as lease_module
-from scalesearch.search.lease import EXPIRES_SECONDS, REFRESH_SECONDS, take_lease
+from scalesearch.search.lease import REFRESH_SECONDS, take_lease
 from scalesearch.search.storage import StudyStore
 
 from .conftest import OpenStore
@@ -21,6 +22,7 @@ from .conftest import OpenStore
 @pytest.fixture(autouse=True)
 def _short_settling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease_module, "SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr(lease_module, "POLL_SECONDS", 0.05)
 
 
 def run_driver(storage_url: str, *, then: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +30,8 @@ def run_driver(storage_url: str, *, then: str) -> subprocess.CompletedProcess[st
     code = (
         "import os, sys\n"
         "from scalesearch.search.lease import take_lease\n"
-        "from scalesearch.search.storage import StudyStore, open_storage\n"
+        "from scalesearch.search.database import open_storage\n"
+        "from scalesearch.search.storage import StudyStore\n"
         "lease = take_lease(StudyStore(open_storage(sys.argv[1]), 's'))\n"
         f"{then}\n"
     )
@@ -63,17 +66,44 @@ def test_a_pid_that_another_process_got_since_is_not_the_driver(store: StudyStor
     take_lease(store)
 
 
-def test_the_lease_of_another_host_holds_until_it_expires(store: StudyStore) -> None:
-    take_lease(store)
-    lease = {**store.attribute("lease"), "host": "another-host", "pid": 7}
-    store.keep("lease", {**lease, "at": time.time() - EXPIRES_SECONDS + 10})
+def of_another_host(lease: dict[str, Any]) -> dict[str, Any]:
+    return {**lease, "host": "another-host", "pid": 7}
+
+
+def test_the_lease_of_another_host_holds_while_it_is_renewed(store: StudyStore, open_store: OpenStore) -> None:
+    lease = take_lease(store)
+    store.keep("lease", of_another_host(store.attribute("lease")))
+    told: list[str] = []
+
+    def renew(why: str) -> None:
+        told.append(why)
+        lease.refreshed -= REFRESH_SECONDS
+        lease.refresh()
+
     with pytest.raises(StudyError, match="process 7 on another-host"):
-        take_lease(store)
-    store.keep("lease", {**lease, "at": time.time() - EXPIRES_SECONDS - 1})
+        take_lease(open_store(), waiting=renew)
+    assert len(told) == 1
+    assert "waiting up to" in told[0]
+
+
+def test_the_lease_of_another_host_that_is_silent_is_taken_over(
+    store: StudyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_module, "EXPIRES_SECONDS", 0.5)
     take_lease(store)
+    store.keep("lease", of_another_host(store.attribute("lease")))
+    since = time.monotonic()
+    take_lease(store)
+    assert time.monotonic() - since >= 0.5, "though no clock says how old it is"
 
 
-def test_a_refreshed_lease_is_younger(store: StudyStore) -> None:
+def test_another_host_that_gives_its_lease_back_meanwhile_leaves_it_free(store: StudyStore) -> None:
+    lease = take_lease(store)
+    store.keep("lease", of_another_host(store.attribute("lease")))
+    take_lease(store, waiting=lambda why: lease.release())
+
+
+def test_a_refreshed_lease_is_another(store: StudyStore) -> None:
     lease = take_lease(store)
     first = store.attribute("lease")
     lease.refresh()
@@ -81,8 +111,8 @@ def test_a_refreshed_lease_is_younger(store: StudyStore) -> None:
     lease.refreshed -= REFRESH_SECONDS
     lease.refresh()
     second = store.attribute("lease")
-    assert second["at"] > first["at"]
-    assert second["token"] == first["token"]
+    assert second["renewal"] != first["renewal"]
+    assert {**second, "renewal": ""} == {**first, "renewal": ""}
 
 
 def test_a_driver_that_lost_its_lease_stops(store: StudyStore) -> None:

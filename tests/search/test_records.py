@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scalesearch.core.noise_scale import GradientNoise
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Cost, Measurement, Outcome, Reached, TrialResult
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
-from scalesearch.search.records import PARAMETERS, measurements_to_json, result_from_json, result_to_json
+from scalesearch.search.records import (
+    PARAMETERS,
+    measurements_from_json,
+    measurements_to_json,
+    result_from_json,
+    result_to_json,
+)
 
 counts = st.integers(0, 2**53)
 any_float = st.floats()
@@ -39,6 +46,9 @@ parameters = st.builds(
 )
 
 
+finite = st.floats(allow_nan=False, allow_infinity=False)
+
+
 @st.composite
 def results(draw: st.DrawFn) -> TrialResult:
     names = draw(st.lists(st.text(max_size=8), unique=True, max_size=3))
@@ -50,6 +60,7 @@ def results(draw: st.DrawFn) -> TrialResult:
         elapsed_seconds=any_float,
         train_loss=any_float,
         metrics=st.fixed_dictionaries(dict.fromkeys(names, any_float)),
+        noise=st.none() | st.builds(GradientNoise, trace=finite, squared_norm=finite, samples=counts),
     )
     reached = st.builds(
         Reached, steps=positive, examples=positive, seconds=positive, evaluation_step=counts, evaluation_examples=counts
@@ -62,10 +73,12 @@ def results(draw: st.DrawFn) -> TrialResult:
         reason=draw(st.text()),
         cost=Cost(examples=draw(counts), device_seconds=draw(st.floats(0, 1e9))),
         reached=draw(st.none() | reached),
+        first_reached=draw(st.none() | reached),
         measurements=tuple(draw(st.lists(measurement, max_size=4))),
         test_metrics=draw(st.dictionaries(st.text(max_size=8), any_float, max_size=2)),
         is_baseline=draw(st.booleans()),
         seconds=draw(st.floats(0, 1e9)),
+        shared_steps=draw(counts),
     )
 
 
@@ -91,6 +104,22 @@ def in_full(result: TrialResult) -> str:
 @given(results())
 def test_every_result_comes_back_as_it_was(result: TrialResult) -> None:
     assert in_full(result_from_json(result.number, attributes(result))) == in_full(result)
+
+
+@settings(max_examples=10, derandomize=True)
+@given(results())
+def test_a_record_from_before_there_were_two_rules_went_by_the_first(result: TrialResult) -> None:
+    kept = result_to_json(result)
+    del kept["first_reached"]
+    back = result_from_json(result.number, attributes(result) | {"result": json.loads(json.dumps(kept))})
+    assert back.reached == back.first_reached == result.reached
+
+
+def test_measurements_without_samples_of_noise_are_kept_as_before_there_were_any() -> None:
+    bare = Measurement(step=1, examples=8, train_seconds=1.0, elapsed_seconds=1.0, train_loss=1.0, metrics={})
+    kept = measurements_to_json([bare])
+    assert "noise" not in kept
+    assert measurements_from_json(kept) == (bare,)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.1 + 0.2, 1e-320])

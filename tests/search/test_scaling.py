@@ -4,6 +4,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from scalesearch.core.edges import Limits
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.planner import RANGE, Planner
+from scalesearch.core.planner import Planner
+from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Goal, Objective, Outcome, TrialResult
 from scalesearch.core.simulate import Decays, SimulatedTrainer, true_optimum
 from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
@@ -24,7 +27,9 @@ from scalesearch.search.scaling import ScalingSampler, distributions, reported_t
 from tests.core.simulated import EASY, decaying, run
 
 TARGET = 0.3
+REPEATS = ("repeat of the leader", "repeat of a challenger", "confirmation")
 MAX_EXAMPLES = 10_000
+OpenDatabase = Callable[[Path], str]
 LOSS = Objective(metric="loss", direction="minimize", target=TARGET, minimize="examples")
 SPACE = SearchSpace(
     batch_sizes=BatchSizes(low=8, high=512, multiple_of=None, divisor=1),
@@ -48,9 +53,9 @@ def training(parameters: Parameters, *, max_examples: int = MAX_EXAMPLES) -> Ite
         yield measured.examples, measured.metrics["val/loss"]
 
 
-def objective(trial: optuna.Trial) -> float:
+def objective(trial: optuna.Trial, space: SearchSpace = SPACE) -> float:
     """As in the docstring."""
-    for examples, loss in training(suggest(trial, SPACE)):
+    for examples, loss in training(suggest(trial, space)):
         if loss < TARGET:
             return examples
         trial.report(loss, step=examples)
@@ -311,3 +316,120 @@ def test_suggestions_are_fast(finished: int, seconds: float, capsys: pytest.Capt
     with capsys.disabled():
         print(f"\n  a suggestion after {finished:,} trials: {min(took):.3f} s (aim {seconds:g} s)")  # noqa: T201
     assert min(took) < 2.0 * seconds
+
+
+def test_several_trials_may_be_asked_for_before_any_is_told() -> None:
+    def four_at_once() -> optuna.Study:
+        study = new_study()
+        for _ in range(4):
+            asked = [study.ask() for _ in range(4)]
+            for trial in asked:
+                suggest(trial, SPACE)
+            for trial in asked:
+                tell(study, trial)
+        return study
+
+    study = four_at_once()
+    assert len(new_points(study)) >= 14
+    diverged = [r.outcome is Outcome.DIVERGED for r in reported_trials(study, PLANNER)]
+    assert sum(diverged[4:]) <= 1, "once the limit is known, all are below it"
+    assert [t.params for t in four_at_once().trials] == [t.params for t in study.trials]
+
+
+def new_points(study: optuna.Study) -> list[tuple[Any, ...]]:
+    """Of the trials that were not meant as repeats; each is bought once."""
+    points = [tuple(t.params.values()) for t in study.trials if t.user_attrs["why"] not in REPEATS]
+    assert len(set(points)) == len(points)
+    return points
+
+
+def tell(study: optuna.Study, trial: optuna.Trial) -> None:
+    try:
+        study.tell(trial, objective(trial))
+    except optuna.TrialPruned:
+        study.tell(trial, state=TrialState.PRUNED)
+
+
+def test_threads_find_about_as_good_an_answer(study: optuna.Study) -> None:
+    threads = new_study()
+    threads.optimize(objective, n_trials=14, n_jobs=4)
+    assert len(new_points(threads)) >= 9
+    assert threads.best_value < 1.25 * study.best_value
+
+
+def test_a_trial_that_never_ends_only_repels() -> None:
+    """Of a process that died: it stays in the storage as RUNNING."""
+    study = new_study()
+    suggest(study.ask(), SPACE)
+    study.ask()  # died before it had its parameters
+    study.optimize(objective, n_trials=12)
+    assert study.trials[0].state is study.trials[1].state is TrialState.RUNNING
+    assert study.trials[0].params not in [t.params for t in study.trials[2:]]
+    assert any(t.state is TrialState.COMPLETE for t in study.trials)
+
+
+def test_a_storage_that_is_opened_anew_for_every_trial_gives_the_same_sequence(
+    study: optuna.Study, tmp_path: Path, new_database: OpenDatabase
+) -> None:
+    url = new_database(tmp_path / "optuna.db")
+    for _ in range(8):
+        again = optuna.create_study(
+            study_name="s",
+            storage=url,
+            load_if_exists=True,
+            sampler=ScalingSampler(PLANNER),
+            pruner=CappingPruner(),
+        )
+        again.optimize(objective, n_trials=1)
+    assert [t.params for t in again.trials] == [t.params for t in study.trials[:8]]
+
+
+def test_a_repeat_is_of_exactly_the_parameters_that_it_repeats() -> None:
+    """Coordinates of parameters, made parameters again, may differ in the last digit."""
+    space = replace(SPACE, momentum=Interval(0.5, 0.98), learning_rate=Interval(1e-4, 1.0))
+    planner = replace(PLANNER, space=space, objective=EASY.objective("examples"), confirming=True)
+    odd = next(p for p in in_space(space) if space.nearest(p) != p)
+    hit = replace(run(EASY, decaying(0.7, 30), max_examples=MAX_EXAMPLES, goal="examples"), parameters=odd)
+    study = optuna.create_study(sampler=ScalingSampler(planner, history=lambda study: [hit]))
+    assert suggest(study.ask(), space) == odd
+
+
+def in_space(space: SearchSpace) -> Iterator[Parameters]:
+    random = np.random.default_rng(0)
+    while True:
+        yield space.parameters({a.name: a.clip(random.uniform(a.low, a.high)) for a in space.axes()})
+
+
+SMALL = replace(
+    SPACE, batch_sizes=BatchSizes(low=2, high=8, multiple_of=None, divisor=1), learning_rate=Interval(1e-3, 0.1)
+)
+WIDENING = replace(PLANNER, space=SMALL, limits=Limits(train_examples=EASY.train_examples, max_examples=MAX_EXAMPLES))
+
+
+def test_a_space_is_widened_where_the_optimum_lies_at_its_edge(tmp_path: Path, new_database: OpenDatabase) -> None:
+    def in_small_space(trial: optuna.Trial) -> float:
+        return objective(trial, SMALL)
+
+    whole, url = new_study(WIDENING), new_database(tmp_path / "optuna.db")
+    whole.optimize(in_small_space, n_trials=14)
+    rates = [r.parameters.learning_rate for r in reported_trials(whole, WIDENING)]
+    assert max(rates[:4]) <= 0.1
+    assert 0.1 < max(rates) <= 0.4 * (1 + 1e-9)
+    beyond = next(t for t in whole.trials if t.params["effective_learning_rate"] > 0.1)
+    assert beyond.distributions["effective_learning_rate"].high > 0.1  # type: ignore[attr-defined]
+    assert beyond.params["effective_learning_rate"] == pytest.approx(rates[beyond.number])
+
+    continued = optuna.create_study(storage=url, sampler=ScalingSampler(WIDENING), pruner=CappingPruner())
+    continued.add_trials(whole.trials[: beyond.number + 1])
+    continued.optimize(in_small_space, n_trials=1)
+    assert continued.trials[-1].params == whole.trials[beyond.number + 1].params
+
+
+def test_a_script_that_cuts_proposals_off_is_told() -> None:
+    """Instead of a random value in place of the one proposed."""
+    hit = run(EASY, decaying(0.7, 30), max_examples=MAX_EXAMPLES, goal="examples")
+    beyond = replace(hit, parameters=decaying(0.3, 100, global_batch_size=8))
+    planner = replace(WIDENING, objective=EASY.objective("examples"), confirming=True)
+    study = optuna.create_study(sampler=ScalingSampler(planner, history=lambda study: [beyond]))
+    with pytest.raises(ValueError, match=r"effective_learning_rate .* `suggest\(trial, space\)`"):
+        study.ask(distributions(SMALL))

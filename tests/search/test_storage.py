@@ -1,51 +1,32 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import optuna
 import pytest
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
-from scalesearch.core.planner import Planner
-from scalesearch.core.results import Cost, Objective, Outcome, TrialResult
-from scalesearch.core.space import SearchSpace
+from scalesearch.core.results import Cost, Objective, Outcome
 from scalesearch.errors import StudyError
 from scalesearch.search import storage as storage_module
 from scalesearch.search.pruner import incumbent_cost
-from scalesearch.search.storage import FAR_FROM_TARGET, StudyStore, open_storage, study_names
+from scalesearch.search.storage import FAR_FROM_TARGET, StudyStore
 
 from .conftest import OpenStore
-from .trials import BASELINE, ERROR, RATE_ONLY, SPACE, STEPS, constant, measurements, result
+from .trials import BASELINE, ERROR, RATE_ONLY, SPACE, STEPS, constant, in_optuna, measurements, result, tell
 
 METRIC = Objective(metric=ERROR, direction="minimize", target=None, minimize="metric")
 NOTHING_MEASURED = {"measurements": ()}
 NOT_FINITE = {"measurements": measurements(0.9, math.nan, loss=math.inf, metrics={"val/x": -math.inf})}
 
 
-def tell(
-    store: StudyStore,
-    outcome: Outcome,
-    objective: Objective = STEPS,
-    *,
-    space: SearchSpace = SPACE,
-    **fields: object,
-) -> TrialResult:
-    """Ask for a trial and tell its result."""
-    trial = store.ask(space, sampler_name="random", seed=3)
-    told = result(trial.number, trial.parameters, outcome, seed=trial.seed, **fields)
-    store.tell(told, objective)
-    return told
-
-
-def in_optuna(storage_url: str) -> list[FrozenTrial]:
-    """The trials as anybody sees them who opens the file with Optuna alone."""
-    return optuna.load_study(study_name="s", storage=storage_url).get_trials()
-
-
 # What is told comes back
+
+
+def test_what_a_trial_shares_comes_back(store: StudyStore, open_store: OpenStore) -> None:
+    told = tell(store, Outcome.CAPPED, shared_steps=100)
+    assert [r.shared_steps for r in open_store().results()] == [told.shared_steps]
 
 
 def test_every_outcome_comes_back_equal_in_a_new_driver(store: StudyStore, open_store: OpenStore) -> None:
@@ -58,37 +39,30 @@ def test_every_outcome_comes_back_equal_in_a_new_driver(store: StudyStore, open_
     assert [repr(r) for r in store.results()] == [repr(r) for r in told]
 
 
-def test_an_enqueued_baseline_runs_exactly_as_given_while_the_sampler_sees_a_point_of_the_space(
-    store: StudyStore, open_store: OpenStore, storage_url: str
-) -> None:
-    store.enqueue(BASELINE, SPACE, is_baseline=True)
-    asked = open_store().ask(SPACE, sampler_name="tpe", seed=0)
-    assert (asked.parameters, asked.is_baseline) == (BASELINE, True)
-    assert in_optuna(storage_url)[0].params == SPACE.coordinates(BASELINE)
-    for axis in SPACE.axes():
-        assert axis.low <= in_optuna(storage_url)[0].params[axis.name] <= axis.high
+def test_an_orphan_does_not_pay_for_what_it_shares(store: StudyStore, open_store: OpenStore) -> None:
+    trial = store.ask(SPACE, sampler_name="random", seed=0)
+    shared, all_of_it = measurements(0.9, 0.5), measurements(0.9, 0.5, 0.4)
+    store.share(trial.number, shared)
+    [orphan] = open_store().orphans(replicas=2)
+    assert (orphan.shared_steps, orphan.cost) == (100, Cost())
+    assert repr(orphan.measurements) == repr(shared)
+
+    store.measured(trial.number, all_of_it, STEPS)
+    [orphan] = open_store().orphans(replicas=2)
+    assert orphan.cost.examples == 6_400
+    assert orphan.cost.device_seconds == pytest.approx(2 * 0.9)
+
+    store.share(trial.number, ())
+    [orphan] = open_store().orphans(replicas=2)
+    assert (orphan.shared_steps, orphan.cost, orphan.measurements) == (0, Cost(), ())
 
 
-def test_a_repeat_has_the_parameters_and_the_seed_of_what_was_interrupted(store: StudyStore) -> None:
-    store.enqueue(BASELINE, SPACE, is_baseline=True)
-    first = store.ask(SPACE, sampler_name="tpe", seed=0)
-    cut = result(first.number, first.parameters, Outcome.INTERRUPTED, seed=first.seed, is_baseline=True)
-    store.tell(cut, STEPS)
-    store.repeat(cut, SPACE)
-    again = store.ask(SPACE, sampler_name="tpe", seed=0)
-    assert (again.parameters, again.seed, again.is_baseline) == (first.parameters, first.seed, True)
-    assert again.number != first.number
-
-
-def test_what_was_interrupted_is_repeated_once(store: StudyStore, open_store: OpenStore) -> None:
-    cut = tell(store, Outcome.INTERRUPTED)
-    tell(store, Outcome.CAPPED)
-    store.repeat(cut, SPACE)
-    again = open_store()
-    assert repr(again.results()[0]) == repr(cut)
-    again.repeat(cut, SPACE)
-    assert again.ask(SPACE, sampler_name="random", seed=3).parameters == cut.parameters
-    assert again.ask(SPACE, sampler_name="random", seed=3).parameters != cut.parameters
+def test_what_must_be_kept_at_once_is(store: StudyStore, open_store: OpenStore) -> None:
+    trial = store.ask(SPACE, sampler_name="random", seed=0)
+    for count in (1, 2):
+        store.measured(trial.number, measurements(0.9, 0.5)[:count], STEPS, at_once=count == 2)
+    [orphan] = open_store().orphans(replicas=1)
+    assert [m.step for m in orphan.measurements] == [0, 100]
 
 
 # What Optuna sees
@@ -222,6 +196,16 @@ def test_a_changed_definition_is_refused_with_the_differences(store: StudyStore,
     open_store().check_definition({"objective.target": 0.1, "run.seed": 0, "search.sampler": "tpe"})
 
 
+def test_a_study_from_before_there_were_two_rules_of_crossing_goes_on_with_the_first(
+    store: StudyStore, open_store: OpenStore
+) -> None:
+    store.check_definition({"objective.target": 0.1})
+    open_store().check_definition({"objective.target": 0.1, "objective.crossing": "first"})
+    with pytest.raises(StudyError, match=r"objective\.crossing: was 'first', now 'smoothed'"):
+        open_store().check_definition({"objective.target": 0.1, "objective.crossing": "smoothed"})
+    open_store().check_definition({"objective.target": 0.1})
+
+
 def test_a_tuple_is_the_list_that_json_makes_of_it(store: StudyStore, open_store: OpenStore) -> None:
     store.check_definition({"baseline.boundaries": ("5 epochs", "8 epochs")})
     open_store().check_definition({"baseline.boundaries": ("5 epochs", "8 epochs")})
@@ -323,43 +307,3 @@ def test_measurements_are_written_at_most_once_a_second(
     store.tell(result(trial.number, constant(0.1), Outcome.CAPPED, measurements=measurements(*[0.9] * 7)), STEPS)
     [kept] = in_optuna(storage_url)
     assert len(kept.user_attrs["measurements"]["step"]) == 7
-
-
-# Opening
-
-
-def test_an_unknown_study_names_the_known_ones(store: StudyStore, storage_url: str) -> None:
-    opened = open_storage(storage_url)
-    StudyStore(opened, "t", direction="minimize")
-    with pytest.raises(StudyError, match=r"no study 'u' in this storage; it holds: s, t"):
-        StudyStore(opened, "u")
-    assert study_names(opened) == ["s", "t"]
-
-
-@pytest.mark.parametrize("url", ["nonsense", "redis://localhost", "sqlite:////proc/none/x.db", "oracle+none://h/d", ""])
-def test_a_storage_that_cannot_be_opened_is_named_with_the_reason(url: str) -> None:
-    with pytest.raises(StudyError, match=r"cannot be opened: .") as refused:
-        open_storage(url)
-    assert url in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_several_drivers_may_create_one_file_at_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/new.db"
-    with ThreadPoolExecutor(4) as pool:
-        stores = list(pool.map(lambda _: StudyStore(open_storage(url), "s", direction="minimize"), range(4)))
-    stores[0].keep("key", 1)
-    assert [store.attribute("key") for store in stores] == [1] * 4
-
-
-def test_a_proposal_of_the_planner_keeps_its_cap_also_when_it_is_repeated(open_store: OpenStore) -> None:
-    planner = Planner(space=SPACE, objective=STEPS, max_examples=100_000)
-    store = open_store()
-    asked = store.ask(SPACE, sampler_name="scaling", seed=0, planner=planner)
-    assert asked.cap is not None
-    assert asked.why
-    interrupted = result(asked.number, asked.parameters, Outcome.INTERRUPTED, seed=asked.seed)
-    store.tell(interrupted, STEPS)
-    store.repeat(interrupted, SPACE)
-    again = open_store().ask(SPACE, sampler_name="scaling", seed=0, planner=planner)
-    assert (again.cap, again.why, again.parameters) == (asked.cap, asked.why, asked.parameters)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import optuna
+from optuna.trial import FrozenTrial
+
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
 from scalesearch.core.schedule import Constant, Piecewise
 from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.search.storage import StudyStore
 
 ERROR = "val/classification_error"
 STEPS = Objective(metric=ERROR, direction="minimize", target=0.1, minimize="steps")
@@ -70,3 +74,23 @@ def result(number: int, parameters: Parameters, outcome: Outcome, **fields: Any)
         "seconds": 2.25,
     }
     return TrialResult(**(complete | fields))
+
+
+def tell(
+    store: StudyStore,
+    outcome: Outcome,
+    objective: Objective = STEPS,
+    *,
+    space: SearchSpace = SPACE,
+    **fields: object,
+) -> TrialResult:
+    """Ask for a trial and tell its result."""
+    trial = store.ask(space, sampler_name="random", seed=3)
+    told = result(trial.number, trial.parameters, outcome, seed=trial.seed, **fields)
+    store.tell(told, objective)
+    return told
+
+
+def in_optuna(storage_url: str) -> list[FrozenTrial]:
+    """The trials as anybody sees them who opens the file with Optuna alone."""
+    return optuna.load_study(study_name="s", storage=storage_url).get_trials()

@@ -6,7 +6,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from scalesearch.search.storage import open_storage
+from scalesearch.search.database import open_storage
 
 
 @pytest.fixture

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
+import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from threading import Event as Flag
 from typing import Any
 
@@ -13,13 +17,15 @@ import optuna
 from scalesearch.core.budget import Budget
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.retune import WarmStart
 from scalesearch.core.schedule import Constant
 from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
 from scalesearch.definition import ResolvedStudy
-from scalesearch.execution.messages import Ended, Event, Measured, TrialRequest
+from scalesearch.execution.messages import Ended, Event, Measured, Saved, TrialRequest
 from scalesearch.search.lease import Lease
 from scalesearch.search.storage import StudyStore
-from scalesearch.study import Study, StudyEnded, StudyEvent
+from scalesearch.study import Forking, Journal, SnapshotFolder, Study, StudyEnded, StudyEvent
+from scalesearch.tracking import StudyRecord
 
 ERROR = "val/classification_error"
 TRAIN_EXAMPLES = 1_000
@@ -33,6 +39,16 @@ STEPS_TO_TARGET = Objective(metric=ERROR, direction="minimize", target=0.1, mini
 EXAMPLES_TO_TARGET = Objective(metric=ERROR, direction="minimize", target=0.1, minimize="examples")
 SECONDS_TO_TARGET = Objective(metric=ERROR, direction="minimize", target=0.1, minimize="seconds")
 METRIC = Objective(metric=ERROR, direction="minimize", target=None, minimize="metric")
+
+RECORD = StudyRecord(
+    name="s",
+    workload="tests/closed_form",
+    objective=EXAMPLES_TO_TARGET,
+    replicas=REPLICAS,
+    seed=0,
+    definition_toml="",
+    parameters={},
+)
 
 
 def resolved(objective: Objective = EXAMPLES_TO_TARGET, **fields: Any) -> ResolvedStudy:
@@ -66,6 +82,9 @@ def diverges(parameters: Parameters) -> bool:
     return parameters.learning_rate > 3.0
 
 
+_SNAPSHOTS = tempfile.TemporaryDirectory(prefix="scripted-")
+
+
 class Clock:
     """Simulated time."""
 
@@ -82,6 +101,7 @@ class Fate:
 
     at: int
     failure: Outcome | None = Outcome.CRASHED
+    worker_lost: bool = False
 
 
 @dataclass
@@ -91,13 +111,15 @@ class _Trial:
     waiting: bool = False
     stopped: bool = False
     since: float = 0.0
+    elapsed_before: float = 0.0
 
 
 class ScriptedExecutor:
     """An executor in which a trial's error follows `error_rate` and every training example takes 10 ms.
 
     `fates` are by the number of the trial. `examples` and `seconds` are what was really used, that of failed intervals
-    included; `largest_interval` is the largest number of examples of one.
+    included; `largest_interval` is the largest number of examples of one. A snapshot is the measurement at which it was
+    taken, written in no time, which is said to be `save_seconds`; with a `disk_problem` it is not written.
     """
 
     def __init__(self, clock: Clock, *, fates: Mapping[int, Fate] | None = None) -> None:
@@ -108,7 +130,11 @@ class ScriptedExecutor:
         self.seconds = 0.0
         self.largest_interval = 0
         self.tested: list[int] = []
+        self.save_seconds = 0.0
+        self.disk_problem = ""
+        self.saved: list[Path] = []
         self._trial: _Trial | None = None
+        self._saved: Saved | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -127,34 +153,60 @@ class ScriptedExecutor:
             return None
         if trial.stopped:
             return self._end(trial)
+        if trial.request.start is not None and not trial.measured:
+            try:
+                self._go_on(trial, trial.request.start)
+            except (OSError, ValueError) as error:
+                return self._end(trial, start_problem=f"snapshot {trial.request.start}: {error}")
         fate = self.fates.get(trial.request.number)
         if fate is not None and fate.at == len(trial.measured):
             if fate.failure is None:
                 self.clock.now += timeout_seconds
                 return None
             self._train(trial)
-            return self._end(trial, failure=fate.failure, reason=f"it was its fate: {fate.failure.value}")
+            reason = f"it was its fate: {fate.failure.value}"
+            return self._end(trial, failure=fate.failure, reason=reason, worker_lost=fate.worker_lost)
         step = self._train(trial)
         if step is None:
             return self._end(trial)
         trial.measured.append(self._measurement(trial, step))
         trial.waiting = True
-        return Measured(trial.request.number, trial.measured[-1])
+        return Measured(trial.request.number, trial.measured[-1], self._news())
 
-    def proceed(self) -> None:
+    def _go_on(self, trial: _Trial, start: Path) -> None:
+        trial.measured.append(Measurement(**json.loads(start.read_text())))
+        trial.elapsed_before = trial.measured[-1].elapsed_seconds
+
+    def _save(self, trial: _Trial, path: Path | None) -> None:
+        if path is None:
+            return
+        assert self._saved is None, "one at a time"
+        self._saved = Saved(path=path, seconds=self.save_seconds, problem=self.disk_problem)
+        if not self.disk_problem:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(asdict(trial.measured[-1])))
+            self.saved.append(path)
+
+    def _news(self) -> Saved | None:
+        saved, self._saved = self._saved, None
+        return saved
+
+    def proceed(self, *, snapshot: Path | None = None) -> None:
         assert self._trial is not None
         assert self._trial.waiting
+        self._save(self._trial, snapshot)
         self._trial.waiting = False
 
-    def stop(self, *, evaluate_test: bool = False) -> None:
+    def stop(self, *, evaluate_test: bool = False, snapshot: Path | None = None) -> None:
         assert self._trial is not None
         assert self._trial.waiting
+        self._save(self._trial, snapshot)
         self._trial.waiting, self._trial.stopped = False, True
         if evaluate_test:
             self.tested.append(self._trial.request.number)
 
     def abandon(self) -> None:
-        self._trial = None
+        self._trial = self._saved = None
 
     def _train(self, trial: _Trial) -> int | None:
         """Train to the next evaluation and return its step, or None at the end."""
@@ -182,7 +234,7 @@ class ScriptedExecutor:
             step=step,
             examples=examples,
             train_seconds=SECONDS_PER_EXAMPLE * examples,
-            elapsed_seconds=self.clock.now - trial.since,
+            elapsed_seconds=trial.elapsed_before + self.clock.now - trial.since,
             train_loss=loss,
             metrics={ERROR: value, "val/loss": 2 * value},
         )
@@ -191,7 +243,13 @@ class ScriptedExecutor:
         self._trial = None
         number = trial.request.number
         test = {"test/classification_error": 0.11} if number in self.tested else {}
-        return Ended(number=number, elapsed_seconds=self.clock.now - trial.since, test_metrics=test, **fields)
+        return Ended(
+            number=number,
+            elapsed_seconds=self.clock.now - trial.since,
+            test_metrics=test,
+            saved=self._news(),
+            **fields,
+        )
 
 
 class RecordingTracker:
@@ -227,6 +285,9 @@ class Session:
         clock: Clock | None = None,
         executor: Any = None,
         tracker: Any = None,
+        snapshots: Path | None = None,
+        forks: Forking | None = None,
+        warm_start: WarmStart | None = None,
     ) -> None:
         self.clock = clock or Clock()
         what = what or resolved()
@@ -234,6 +295,9 @@ class Session:
         self.store = StudyStore(storage, what.name, direction=direction)
         self.executor = executor or ScriptedExecutor(self.clock, fates=fates)
         self.tracker = tracker or RecordingTracker()
+        if self.store.attribute("snapshots") is None:
+            self.store.keep("snapshots", str(snapshots or Path(_SNAPSHOTS.name) / uuid.uuid4().hex))
+        self.snapshots = Path(self.store.attribute("snapshots"))
         self.stop_requested = Flag()
         self.study = Study(
             what,
@@ -242,8 +306,11 @@ class Session:
             lease=Lease(self.store, "a token", math.inf),  # never due for a refresh
             executor=self.executor,
             tracker=self.tracker,
+            snapshots=SnapshotFolder(self.snapshots, forks=forks),
+            journal=Journal(self.snapshots.with_name(f"{self.snapshots.name}.jsonl")),
             sampler_name=sampler_name,
             seed=seed,
+            warm_start=warm_start,
             stop_requested=self.stop_requested,
             started=self.clock.now,
             clock=self.clock,

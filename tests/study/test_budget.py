@@ -17,7 +17,7 @@ from scalesearch.core.budget import Budget
 from scalesearch.core.results import Outcome
 from scalesearch.search import storage as storage_module
 from scalesearch.study import StudyEnded
-from scalesearch.study import run as study_module
+from scalesearch.study import account as account_module
 
 from .scripted import REPLICAS, SECONDS_PER_EXAMPLE, TRAIN_EXAMPLES, Clock, Fate, Session, resolved
 
@@ -61,7 +61,7 @@ class Driver:
         self.storage, self.budget, self.what = storage, budget, what
         self.clock = Clock()
         self.examples = self.largest_interval = self.seconds = 0
-        self.trials = 0
+        self.over = 0
         self._killed: list[tuple[Session, Iterator[object]]] = []
 
     def run(self, part: Part | None) -> StudyEnded | None:
@@ -73,7 +73,7 @@ class Driver:
         self.examples += session.executor.examples
         self.seconds += session.executor.seconds
         self.largest_interval = max(self.largest_interval, session.executor.largest_interval)
-        self.trials += len(session.executor.requests)
+        self.over = sum(r.outcome is not Outcome.INTERRUPTED for r in session.results)
         return ended
 
     def _drive(self, session: Session, generator: Iterator[Any], part: Part | None) -> StudyEnded | None:
@@ -115,7 +115,7 @@ def test_no_sequence_of_events_overspends(
     driver = Driver(optuna.storages.InMemoryStorage(), budget, what)
     # As for evaluations that are a second or more apart: each of them is written. (A kill costs the account up to a
     # second of work that was not.)
-    with patch.object(storage_module, "FLUSH_SECONDS", 0.0), patch.object(study_module, "FLUSH_SECONDS", 0.0):
+    with patch.object(storage_module, "FLUSH_SECONDS", 0.0), patch.object(account_module, "FLUSH_SECONDS", 0.0):
         for part in sessions:
             driver.run(part)
         # Crashes in a row can end a session before its budget is spent.
@@ -137,7 +137,7 @@ def test_a_number_of_trials_means_that_number(limit: int, sessions: list[Part]) 
         driver.run(part)
     driver.run(None)
     driver.bury()
-    assert driver.trials == limit
+    assert driver.over == limit
 
 
 def test_25_trials_are_25(storage: Storage) -> None:

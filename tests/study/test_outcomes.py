@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
+from typing import Any
 
 import optuna
 import pytest
@@ -16,7 +17,7 @@ from scalesearch.core.schedule import Constant
 from scalesearch.core.space import BatchSizes, Interval
 from scalesearch.definition import ResolvedStudy
 from scalesearch.errors import StudyError
-from scalesearch.search.storage import open_storage
+from scalesearch.search.database import open_storage
 from scalesearch.study import MAX_CRASHES_IN_A_ROW, TrialEnded, TrialMeasured, TrialStarted
 
 from .scripted import (
@@ -29,9 +30,10 @@ from .scripted import (
     SECONDS_TO_TARGET,
     STEPS_TO_TARGET,
     TRAIN_EXAMPLES,
+    Clock,
     Fate,
+    ScriptedExecutor,
     Session,
-    error_rate,
     resolved,
     states,
 )
@@ -72,7 +74,13 @@ def test_reached_with_the_interpolated_cost(storage: Storage, objective: Objecti
     unit = {"examples": 1.0, "steps": 1 / 64, "seconds": SECONDS_PER_EXAMPLE}[objective.minimize]
     assert result.reached.cost(objective.minimize) == pytest.approx(unit * result.reached.examples)
     assert result.test_metrics == {"test/classification_error": 0.11}
-    assert error_rate(result.parameters, result.measurements[-2].examples) >= 0.1
+    assert [m.metrics[ERROR] < 0.1 for m in result.measurements[-3:]] == [False, True, True], "the last one confirms it"
+    assert result.reached.examples < result.measurements[-2].examples
+    assert result.first_reached == replace(
+        result.reached,
+        evaluation_step=result.measurements[-2].step,
+        evaluation_examples=result.measurements[-2].examples,
+    )
     assert ended.findings.recommendation is not None
     assert states(storage) == ["COMPLETE"]
 
@@ -147,9 +155,12 @@ def test_a_target_that_was_reached_stays_reached_if_the_test_then_fails(storage:
         session.executor.fates = {number: Fate(at=len(trial.measured))}
         trial.stopped = False
 
+    meeting = 0
     for event in session.events():
         if isinstance(event, TrialMeasured) and event.measurement.metrics[ERROR] < 0.1:
-            fail(event.trial.number)
+            meeting += 1
+            if meeting == 2:  # the one that confirms it
+                fail(event.trial.number)
     [result] = session.results
     assert result.outcome is Outcome.REACHED
     assert result.reached is not None
@@ -194,11 +205,11 @@ def test_the_baseline_sets_the_target(storage: Storage, storage_url: str) -> Non
     assert baseline.outcome is Outcome.REACHED
     assert baseline.reached is not None
     assert baseline.reached.evaluation_examples == baseline.measurements[-1].examples
-    assert session.study.objective.target == held
+    assert session.study.objective.target == math.nextafter(held, 1.0)
     assert len(baseline.measurements) > len(session.results[1].measurements) - 1
 
     again = Session(open_storage(storage_url), budget=Budget(trials=4), what=what)
-    assert again.study.objective.target == held
+    assert again.study.objective.target == session.study.objective.target
     again.run()
     assert [r.is_baseline for r in again.results] == [True, False, False, False]
 
@@ -258,6 +269,24 @@ def test_out_of_memory_never_ends_a_study(storage: Storage) -> None:
     ended = session.run()
     assert len(session.results) == 8
     assert ended.stopped_by == "the budget is spent (number of trials)"
+
+
+@pytest.mark.parametrize("sampler_name", ["scaling", "random", "tpe", "qmc", "cmaes"])
+def test_what_does_not_fit_is_not_tried_again_nor_what_is_larger(storage: Storage, sampler_name: str) -> None:
+    class Small(ScriptedExecutor):
+        def next_event(self, *, timeout_seconds: float) -> Any:
+            trial = self._trial
+            assert trial is not None
+            if trial.measured and not trial.waiting and trial.request.parameters.global_batch_size > 32:
+                return self._end(trial, failure=Outcome.OUT_OF_MEMORY, reason="it does not fit")
+            return super().next_event(timeout_seconds=timeout_seconds)
+
+    session = Session(storage, budget=Budget(trials=15), sampler_name=sampler_name, executor=Small(Clock()))
+    session.run()
+    sizes = [r.parameters.global_batch_size for r in session.results if r.outcome is Outcome.OUT_OF_MEMORY]
+    assert sizes, "the space reaches beyond"
+    assert sizes == sorted(set(sizes), reverse=True)
+    assert len(session.results) == 15
 
 
 def test_the_baseline_is_exactly_what_was_given(storage: Storage) -> None:

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
+from scalesearch.core.noise_scale import GradientNoise
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Outcome
 from scalesearch.core.schedule import Constant, Linear
@@ -29,6 +31,28 @@ def test_a_target_that_is_met_before_the_first_step_has_no_logarithm() -> None:
     metrics = content.result_metrics(trial_result(0, errors=[0.01]))
     assert metrics["result/steps_to_target"] == 0.0
     assert "result/log2_steps_to_target" not in metrics
+
+
+def test_a_first_crossing_is_told_even_where_the_target_does_not_count_as_reached() -> None:
+    metrics = content.result_metrics(trial_result(0, Outcome.EXHAUSTED, errors=[0.9, 0.5, 0.0, 0.5]))
+    assert not any(name.endswith("_to_target") for name in metrics)
+    assert metrics["result/steps_to_first_crossing"] == pytest.approx(18.0, rel=1e-5)
+    assert metrics["result/examples_to_first_crossing"] == pytest.approx(18.0 * 64, rel=1e-5)
+    assert metrics["result/seconds_to_first_crossing"] == pytest.approx(1.8, rel=1e-5)
+    assert "result/steps_to_first_crossing" not in content.result_metrics(trial_result(0, Outcome.EXHAUSTED))
+
+
+def test_the_gradient_noise_is_told_at_its_evaluations_and_as_a_scale_with_its_interval() -> None:
+    result = trial_result(errors=[0.9] * 9)
+    noise = GradientNoise(trace=100.0, squared_norm=0.5, samples=2)
+    measured = tuple(replace(m, noise=noise) for m in result.measurements)
+    of_one = content.measurement_metrics(measured[0], result.parameters)
+    assert (of_one["gradient/trace"], of_one["gradient/squared_norm"]) == (100.0, 0.5)
+    metrics = content.result_metrics(replace(result, measurements=measured))
+    name = "result/gradient_noise_scale"
+    assert [metrics[name + end] for end in ("", "_low", "_high")] == [200.0] * 3
+    bare = content.result_metrics(result), content.measurement_metrics(result.measurements[0], result.parameters)
+    assert not any("gradient" in key for metrics in bare for key in metrics)
 
 
 def test_the_table_is_json_without_nan() -> None:

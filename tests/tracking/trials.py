@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing
+from scalesearch.core.results import Cost, Measurement, Objective, Outcome, TrialResult, crossing, first_crossing
 from scalesearch.core.schedule import Piecewise
 from scalesearch.tracking import StudyRecord
 
-OBJECTIVE = Objective(metric="val/classification_error", direction="minimize", target=0.1, minimize="seconds")
+OBJECTIVE = Objective(
+    metric="val/classification_error", direction="minimize", target=0.1, minimize="seconds", crossing="first"
+)
 
 
 def study_record(workload: str, *, name: str = "digits_mlp-r2", **parameters: str) -> StudyRecord:
@@ -66,6 +68,7 @@ def trial_result(
         reason=reason,
         cost=Cost(examples=last.examples if last else 0, device_seconds=2 * last.elapsed_seconds if last else 1.0),
         reached=crossing(measured, OBJECTIVE) if outcome is Outcome.REACHED else None,
+        first_reached=first_crossing(measured, OBJECTIVE),
         measurements=measured,
         is_baseline=is_baseline,
         seconds=3.0,

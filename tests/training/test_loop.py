@@ -26,6 +26,7 @@ from .tiny import (
     WORKLOADS,
     classifier,
     difference,
+    float16_dense,
     linear,
     momentum_trainer,
     one_hot,
@@ -188,16 +189,8 @@ def test_a_loss_that_is_not_per_example_is_refused() -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_mixed_precision_scales_the_loss(replicas: int) -> None:
-    def build_model() -> Any:
-        policy = keras.config.dtype_policy()
-        keras.config.set_dtype_policy("mixed_float16")
-        try:
-            return DENSE.build_model()
-        finally:
-            keras.config.set_dtype_policy(policy)
-
     # Gradients of a millionth of the loss vanish in float16 unless they are scaled.
-    small = replace(DENSE, build_model=build_model, loss=lambda labels, outputs: DENSE.loss(labels, outputs) * 1e-6)
+    small = replace(DENSE, build_model=float16_dense, loss=lambda labels, outputs: DENSE.loss(labels, outputs) * 1e-6)
     used = trainer(small, replicas=replicas, optimizer="momentum")
     run(used, schedule=0.5e6, momentum=0.8)
     assert difference(weights(used), trained("dense", replicas=1)) < 0.01

@@ -35,6 +35,16 @@ def images(count: int, *, seed: int) -> Split:
 IMAGES = Data(train=images(EXAMPLES, seed=1), validation=images(37, seed=2), test=images(11, seed=3))
 
 
+def float16_dense() -> Any:
+    """The model of DENSE in float16, whose loss the optimizer scales."""
+    policy = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        return DENSE.build_model()
+    finally:
+        keras.config.set_dtype_policy(policy)
+
+
 def one_hot(count: int = EXAMPLES) -> Data:
     """Example i is the i-th unit vector, so the gradient of a linear output counts how often i was seen."""
     split = Split(inputs=np.eye(count, dtype=np.float32), labels=np.zeros(count, np.int32))

@@ -72,8 +72,19 @@ def constant_pieces(
     return Pieces(rate, count)
 
 
+@dataclass(frozen=True, eq=False)
+class Position:
+    """How far a run has come: the model's own steps, and its moments then."""
+
+    clock: int
+    moments: Floats
+
+
 class Trajectory:
-    """The expected loss of one run, asked at ascending steps; the run learns `speed` times as fast as the model."""
+    """The expected loss of one run, asked at ascending steps; the run learns `speed` times as fast as the model.
+
+    Set its `position` to that of another run to go on from there.
+    """
 
     def __init__(self, workload: SimulatedWorkload, parameters: Parameters, *, end_step: int, speed: float) -> None:
         self._modes = workload.modes
@@ -83,8 +94,7 @@ class Trajectory:
         self._rates = pieces.rates
         self._ends = np.cumsum(pieces.steps).tolist()
         self._piece, self._dynamics = 0, self._dynamics_of(0)
-        self._clock = 0
-        self._moments = self._modes.initial_moments(heavy_ball=bool(self._momentum))
+        self.position = Position(0, self._modes.initial_moments(heavy_ball=bool(self._momentum)))
 
     def loss(self, step: int) -> float:
         """The expected loss after `step` steps, none of them before the step asked for last."""
@@ -93,13 +103,13 @@ class Trajectory:
             self._piece += 1
             self._dynamics = self._dynamics_of(self._piece)
         self._advance(step)
-        return float(self._modes.loss(self._moments))
+        return float(self._modes.loss(self.position.moments))
 
     def _advance(self, step: int) -> None:
         clock = round(step * self._speed)
-        if clock > self._clock:
-            self._moments = self._dynamics.advance(self._moments, np.array(clock - self._clock))
-            self._clock = clock
+        if clock > self.position.clock:
+            steps = np.array(clock - self.position.clock)
+            self.position = Position(clock, self._dynamics.advance(self.position.moments, steps))
 
     def _dynamics_of(self, piece: int) -> Dynamics:
         rate = self._rates[piece]

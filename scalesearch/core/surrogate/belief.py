@@ -5,40 +5,61 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from scipy.special import ndtri
 
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.prefix import trained_before
 from scalesearch.core.results import Objective, Outcome, TrialResult
 from scalesearch.core.surrogate.cost import MISS_FACTOR, Costs, Noise, predict_costs
-from scalesearch.core.surrogate.loss_curves import Curve, LossCurves, fit_loss_curves
+from scalesearch.core.surrogate.loss_curves import Curve, LossCurves, equations_of
 from scalesearch.core.surrogate.modes import Array
 from scalesearch.core.surrogate.noise import estimate_noise
 from scalesearch.core.surrogate.residual import Residual, fit_residual
-from scalesearch.core.surrogate.stability import Stability, stability_of
+from scalesearch.core.surrogate.scalar import Scalar
+from scalesearch.core.surrogate.stability import Stability, log_point, stability_of
+from scalesearch.core.surrogate.switch import Judge
 
 MEMBERS = 10
 CAP_FACTORS = (1.15, 2.5)
-LEAST_MODEL_ERROR = 0.03  # of a predicted log cost, corrected by the residual
+LEAST_MODEL_ERROR = 0.06  # of a predicted log cost, corrected by the residual
 PRIOR_RUNS = 1.0  # how many runs the model's chance of a miss counts for
 SUSPICIOUS_MISS = 0.1
+NEARBY = (
+    2.0,
+    0.6,
+)  # nats in batch size and in rate at which a run counts 60 % for the model of what is around the best
+LEAST_TRUST = 0.1
 NOISY = 0.08  # standard deviation of log cost above which one run proves little
 
 
 @dataclass(frozen=True)
 class Incumbent:
-    """The leading parameters. `cost` is the expected cost to target, the chance `miss` of missing it included."""
+    """The leading parameters. `cost` is the expected cost to target, the chance `miss` of missing it included.
+
+    `log_error` is the standard deviation of the log of the mean cost of runs that reach the target.
+    """
 
     parameters: Parameters
     cost: float
     miss: float
     runs: int
+    log_error: float = 0.0
+
+    @property
+    def hit(self) -> float:
+        """Expected cost of a run that reaches the target."""
+        return self.cost / (1.0 + (MISS_FACTOR - 1.0) * self.miss)
 
 
 @dataclass(frozen=True)
 class Belief:
-    """`model` is None while no run has shown anything."""
+    """`model` is None while no run has shown anything. `scalar`, where there is one, is in charge instead of it.
+
+    `misses_so_far` are those before the first hit, `misses_in_a_row` those since the last one.
+    """
 
     objective: Objective
     max_examples: int
@@ -46,10 +67,21 @@ class Belief:
     stability: Stability
     model: LossCurves | None = None
     noise: Noise = field(default_factory=lambda: Noise(level=0.03, bias=0.0, log_cost=0.1))
+    scalar: Scalar | None = None
     residual: Residual = field(default_factory=Residual)
     incumbent: Incumbent | None = None
     leaders: tuple[Incumbent, ...] = ()
     misses_so_far: int = 0
+    misses_in_a_row: int = 0
+
+    @property
+    def model_in_charge(self) -> Literal["loss curves", "scalar"]:
+        """Which model predicts costs (see `switch`)."""
+        return "scalar" if self.scalar is not None else "loss curves"
+
+    def attributed(self, why: str) -> str:
+        """`why` a trial is run, with the model that proposes it if it is not the usual one."""
+        return why if self.scalar is None else f"{why} ({self.model_in_charge} model)"
 
     @property
     def cap_factor(self) -> float:
@@ -60,15 +92,20 @@ class Belief:
         """Predicted costs of `candidates`, corrected by what was observed near them."""
         assert self.model is not None
         assert self.objective.target is not None
-        costs = predict_costs(
-            self.model,
-            candidates,
-            target=loss_of(self.objective.target, self.objective),
-            noise=self.noise,
-            cost_per_step=self.cost_per_step,
-            cap=cap,
-            max_examples=self.max_examples,
-        )
+        if self.scalar is not None:
+            costs = self.scalar.costs(
+                candidates, cost_per_step=self.cost_per_step, cap=cap, max_examples=self.max_examples
+            )
+        else:
+            costs = predict_costs(
+                self.model,
+                candidates,
+                target=loss_of(self.objective.target, self.objective),
+                noise=self.noise,
+                cost_per_step=self.cost_per_step,
+                cap=cap,
+                max_examples=self.max_examples,
+            )
         mean, _ = self.residual.at(candidates)
         return Costs(costs.hit * np.exp(mean), costs.miss)
 
@@ -98,9 +135,10 @@ def believe(
 ) -> Belief:
     """Fit everything to `results`, without those that were interrupted."""
     results = [r for r in results if r.outcome is not Outcome.INTERRUPTED]
-    losses = [_losses(r, objective) for r in results]
+    losses = [losses_of(r, objective) for r in results]
     stability = stability_of(results, losses, max_examples=max_examples)
-    curves = [c for r, loss in zip(results, losses, strict=True) if (c := _curve(r, loss)) is not None]
+    curve_of_each = _stable_curves(results, losses, stability)
+    curves = [c for c in curve_of_each if c is not None]
     hits = [r for r in results if r.reached is not None]
     belief = Belief(objective, max_examples, cost_per_step, stability)
     misses = sum(r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and not hits for r in results)
@@ -110,23 +148,34 @@ def believe(
     initial = float(
         np.median([loss_of(r.measurements[0].metrics[objective.metric], objective) for r in results if r.measurements])
     )
+    trust = _nearness([r.parameters for r in results], _best_so_far(results, losses, cost_per_step))
     rates = max(np.exp(e) * max_examples / np.exp(b) for b, e in (stability.stable or stability.unstable))
-    model = fit_loss_curves(
+    equations = equations_of(
         curves,
         initial_loss=initial,
         target=target,
         longest=float(rates),
-        members=MEMBERS,
-        rng=np.random.default_rng((seed, len(results), 7)),
+        trust=trust[[c is not None for c in curve_of_each]],
     )
-    noise = estimate_noise(results, losses, model=model, target=target)
+    model = equations.ensemble(MEMBERS, np.random.default_rng((seed, len(results), 7)))
+    noise = estimate_noise(results, losses, trust, model=model, target=target, rule=objective.crossing)
     belief = replace(belief, model=model, noise=noise, misses_so_far=misses)
     if not hits:
         return belief
+    judge = Judge(
+        equations=equations,
+        target=target,
+        max_examples=max_examples,
+        cost_per_step=cost_per_step,
+        stability=stability,
+        noise=noise,
+    )
+    belief = replace(belief, scalar=judge.takes_over(results, losses, curve_of_each, members=MEMBERS))
     residual = fit_residual(results, cost_per_step=cost_per_step, belief_costs=belief.expected_costs, noise=noise)
     belief = replace(belief, residual=residual)
-    ranked = _rank(results, belief)
-    return replace(belief, incumbent=ranked[0], leaders=tuple(ranked[:4]))
+    ranked = rank(results, belief)
+    last_hit = max(i for i, r in enumerate(results) if r.reached is not None)
+    return replace(belief, incumbent=ranked[0], leaders=tuple(ranked[:4]), misses_in_a_row=len(results) - 1 - last_hit)
 
 
 def loss_of(value: float, objective: Objective) -> float:
@@ -141,19 +190,23 @@ def cost_to_target(result: TrialResult, cost_per_step: Callable[[int], float]) -
     return result.reached.steps * cost_per_step(result.parameters.global_batch_size)
 
 
-def _losses(result: TrialResult, objective: Objective) -> Array:
+def losses_of(result: TrialResult, objective: Objective) -> Array:
+    """Of a trial's evaluations after the one before training."""
     return np.array([loss_of(m.metrics[objective.metric], objective) for m in result.measurements[1:]])
 
 
-def _curve(result: TrialResult, losses: Array) -> Curve | None:
+def curve_of(result: TrialResult, losses: Array, earlier: Sequence[TrialResult] = ()) -> Curve | None:
+    """The curve of a result, of which it may have had a part in common with `earlier` ones; None if it shows nothing."""
     if result.outcome is Outcome.DIVERGED or len(losses) < 2:
         return None
     steps = np.array([m.step for m in result.measurements[1:]], dtype=float)
     usable = np.isfinite(losses)
-    return Curve(result.parameters, steps[usable], losses[usable]) if usable.sum() >= 2 else None
+    if usable.sum() < 2:
+        return None
+    return Curve(result.parameters, steps[usable], losses[usable], known=trained_before(result, earlier))
 
 
-def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
+def rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
     """Parameters that reached the target, by expected cost.
 
     The model, corrected by what was seen nearby, and the runs themselves are weighed by their errors: where the model is
@@ -178,9 +231,36 @@ def _rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
         runs = len(runs_at[point])
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + runs - count[i]) / (PRIOR_RUNS + runs)
         cost = hits[i] * (1.0 + (MISS_FACTOR - 1.0) * miss)
-        ranked.append(Incumbent(point, float(cost), float(miss), runs))
+        log_error = np.sqrt(seen[i] * run_variance / count[i])  # of the two weighed by their errors
+        ranked.append(Incumbent(point, float(cost), float(miss), runs, float(log_error)))
     # Whoever has won only once must be better by a typical run's luck to lead.
     return sorted(ranked, key=lambda i: i.cost * (1.0 + belief.noise.log_cost * (i.runs == 1)))
+
+
+def _stable_curves(results: Sequence[TrialResult], losses: Sequence[Array], stability: Stability) -> list[Curve | None]:
+    """What each result shows the model: no run at a rate that is too high, unless there is no other."""
+    curves = [curve_of(r, loss, results[:i]) for i, (r, loss) in enumerate(zip(results, losses, strict=True))]
+    stable = [c if c is not None and log_point(c.parameters) not in stability.unstable else None for c in curves]
+    return stable if any(c is not None for c in stable) else curves
+
+
+def _best_so_far(
+    results: Sequence[TrialResult], losses: Sequence[Array], cost_per_step: Callable[[int], float]
+) -> Parameters:
+    """Those of the cheapest hit or, before the first, of the lowest loss."""
+    if hits := [r for r in results if r.reached is not None]:
+        return min(hits, key=lambda r: cost_to_target(r, cost_per_step) or np.inf).parameters
+    last = [
+        float(np.median(curve[-3:])) if len(curve) and np.isfinite(curve[-3:]).all() else np.inf for curve in losses
+    ]
+    return results[int(np.argmin(last))].parameters
+
+
+def _nearness(parameters: Sequence[Parameters], best: Parameters) -> Array:
+    """How much each run counts for the model: on real networks, runs at other rates follow other modes."""
+    points = np.array([log_point(p) for p in parameters])
+    away = (points - np.array(log_point(best))) / NEARBY
+    return np.asarray(np.maximum(np.exp(-0.5 * (away**2).sum(axis=1)), LEAST_TRUST))
 
 
 def _antithetic(count: int) -> Array:

@@ -21,6 +21,7 @@ from scalesearch.core.parameters import Parameters
 Array = NDArray[np.float64]
 
 LINEAR_PIECES = 12
+STABLE = 1.96  # the largest e λ: whether a rate is stable is judged by runs, not by the fastest mode of a fit
 _NEVER = 1e18
 _MAX_EXPONENT = 60.0
 
@@ -81,7 +82,7 @@ def _at_segment_starts(modes: Array, runs: Runs) -> tuple[Array, Array, Array, A
 
 def _step(modes: Array, rate: Array, batch: Array) -> tuple[Array, Array]:
     """Log of a step's factor (1 − e λ)², and the fixed point that the noise of each mode settles at."""
-    x = rate[:, None] * modes
+    x = np.minimum(rate[:, None] * modes, STABLE)
     factor = np.maximum((1.0 - x) ** 2, 1e-300)
     difference = 1.0 - factor
     difference = np.where(np.abs(difference) < 1e-12, 1e-12, difference)

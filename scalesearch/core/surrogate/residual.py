@@ -9,16 +9,18 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.prefix import shared_steps
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.surrogate.cost import Costs, Noise
 from scalesearch.core.surrogate.modes import Array
 
-AMPLITUDE = 0.1
+AMPLITUDES = (0.1, 0.2, 0.4)  # of what differs from place to place; the data choose, and doubt the larger ones
 COMMON = 0.1  # an error that all predictions share
 LENGTHS = (1.0, 0.4, 0.5)  # in log batch, log effective rate, log of each boundary
 LARGEST = 0.7
-MOST_RUNS = 300  # the latest: the cost of a Gaussian process grows with their cube
+MOST_RUNS = 300  # the latest hits, then the latest others: the cost of a Gaussian process grows with their cube
 BEYOND = 0.8  # how far, in standard deviations, a censored run is expected to lie beyond its cap
+MOST_COMMON = 0.95  # of the noise of two runs: evaluations and what is after a fork are never the same
 LEAST_BEYOND = 0.1
 
 
@@ -26,6 +28,7 @@ LEAST_BEYOND = 0.1
 class Residual:
     """log(true / predicted cost); without data, zero with the prior's spread."""
 
+    amplitude: float = AMPLITUDES[0]
     points: Array = field(default_factory=lambda: np.zeros((0, 0)))
     solved: Array = field(default_factory=lambda: np.zeros(0))
     factor: tuple[Array, bool] | None = None
@@ -33,10 +36,10 @@ class Residual:
     def at(self, parameters: Sequence[Parameters]) -> tuple[Array, Array]:
         """Mean and standard deviation at `parameters`."""
         if self.factor is None:
-            return np.zeros(len(parameters)), np.full(len(parameters), np.hypot(AMPLITUDE, COMMON))
-        cross = _kernel(_coordinates(parameters, self.points.shape[1]), self.points)
+            return np.zeros(len(parameters)), np.full(len(parameters), np.hypot(self.amplitude, COMMON))
+        cross = _kernel(_coordinates(parameters, self.points.shape[1]), self.points, self.amplitude)
         explained = np.einsum("ij,ji->i", cross, cho_solve(self.factor, cross.T))
-        return cross @ self.solved, np.sqrt(np.maximum(AMPLITUDE**2 + COMMON**2 - explained, 1e-6))
+        return cross @ self.solved, np.sqrt(np.maximum(self.amplitude**2 + COMMON**2 - explained, 1e-6))
 
 
 def fit_residual(
@@ -53,7 +56,8 @@ def fit_residual(
         for r in results
         if r.outcome in (Outcome.CAPPED, Outcome.EXHAUSTED) and r.reached is None and _last_step(r) > 0
     ]
-    used = sorted(hits + censored, key=lambda r: r.number)[-MOST_RUNS:]
+    hits = hits[-MOST_RUNS:]
+    used = hits + censored[-max(MOST_RUNS - len(hits), 1) :]
     steps = [r.reached.steps if r.reached else _last_step(r) for r in used]
     spent = [n * cost_per_step(r.parameters.global_batch_size) for n, r in zip(steps, used, strict=True)]
     predicted = belief_costs([r.parameters for r in used], cap=4.0 * max(spent))
@@ -64,12 +68,43 @@ def fit_residual(
     keep = is_hit | (expected_hit & (log_error > 0.0))
     beyond = max(BEYOND * noise.log_cost, LEAST_BEYOND)
     errors = np.clip(np.where(is_hit, log_error, log_error + beyond), -LARGEST, LARGEST)[keep]
-    deviation = np.full(len(errors), noise.log_cost)
-    kept = [r.parameters for r, k in zip(used, keep, strict=True) if k]
+    runs = [(r, n) for r, n, k in zip(used, steps, keep, strict=True) if k]
+    kept = [r.parameters for r, _ in runs]
     width = 2 + max(len(p.schedule.boundaries) for p in kept)
     points = _coordinates(kept, width)
-    factor = cho_factor(_kernel(points, points) + np.diag(deviation**2), lower=True)
-    return Residual(points, cho_solve(factor, errors), factor)
+    luck = noise.log_cost**2 * _common_luck(runs)
+    fits = [_fit(points, errors, luck, amplitude) for amplitude in AMPLITUDES]
+    return max(fits, key=lambda fit: fit[0])[1]
+
+
+def _fit(points: Array, errors: Array, luck: Array, amplitude: float) -> tuple[float, Residual]:
+    """The log posterior of an amplitude, up to a constant and under a prior of 1 / amplitude, and the residual with it."""
+    factor = cho_factor(_kernel(points, points, amplitude) + luck, lower=True)
+    solved = cho_solve(factor, errors)
+    likelihood = -0.5 * errors @ solved - np.log(np.diag(factor[0])).sum()
+    return float(likelihood - np.log(amplitude)), Residual(amplitude, points, solved, factor)
+
+
+def _common_luck(runs: Sequence[tuple[TrialResult, float]]) -> Array:
+    """Correlations of the noise of runs that took so many steps: what they share, as forks of one run do.
+
+    Luck that adds up step by step (a random walk on a tree) is correlated by the common steps over the geometric mean.
+    """
+    common = np.eye(len(runs))
+    for i, (run, steps) in enumerate(runs):
+        for j, (other, others) in enumerate(runs[:i]):
+            if run.seed == other.seed and (shared := shared_steps(run.parameters, other.parameters)):
+                common[i, j] = common[j, i] = MOST_COMMON * min(shared, steps, others) / np.sqrt(steps * others)
+    return common
+
+
+def similarity(parameters: Sequence[Parameters], others: Sequence[Parameters]) -> Array:
+    """How much a run of any of `others` would say about each of `parameters`: 0 to 1, (parameters,)."""
+    if not others:
+        return np.zeros(len(parameters))
+    width = 2 + max(len(p.schedule.boundaries) for p in others)
+    away = _coordinates(parameters, width)[:, None] - _coordinates(others, width)[None]
+    return np.asarray(np.exp(-0.5 * (away**2).sum(axis=2)).max(axis=1))
 
 
 def _last_step(result: TrialResult) -> float:
@@ -90,6 +125,6 @@ def _coordinates(parameters: Sequence[Parameters], width: int) -> Array:
     return rows
 
 
-def _kernel(a: Array, b: Array) -> Array:
+def _kernel(a: Array, b: Array, amplitude: float) -> Array:
     squared = ((a[:, None] - b[None]) ** 2).sum(axis=2)
-    return np.asarray(AMPLITUDE**2 * np.exp(-0.5 * squared) + COMMON**2)
+    return np.asarray(amplitude**2 * np.exp(-0.5 * squared) + COMMON**2)

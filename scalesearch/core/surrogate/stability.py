@@ -7,11 +7,12 @@ above e · max(1, B / B'), and a stable one supports rates up to e · min(1, B /
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
+from scipy.special import ndtr
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Outcome, TrialResult
@@ -20,35 +21,61 @@ from scalesearch.core.surrogate.modes import Array
 CLIMBED = 1.35  # times its own lowest smoothed loss, at a constant rate
 GROWTH = 0.5  # nats that a trial may lie above the largest rate known to be stable
 MIN_POINTS = 5
-BEHIND = 1.5  # times the loss of a run with a lower rate
+BEHIND = 1.15  # times the loss of a run with a lower rate
+EASE = 0.35  # nats below the limit at which five rates in six are still as good as they seem, if they worsen gradually
 EARLY_SHARE = 0.05  # of a full-length run
 EARLY_STEPS = 20
 LEAST_STEPS = 5
+UNSUPPORTED = 0.5  # nats below the lowest unstable rate to try where no stable one supports more
+NEARBY = (1.5, 0.7)  # nats in batch size and rate within which a late instability casts doubt on shorter stable runs
+TOO_SHORT = 0.5  # of the steps after which the nearby instability showed
 
 
 @dataclass(frozen=True)
 class Stability:
-    """Points (log B, log effective rate), stable and unstable."""
+    """Points (log B, log effective rate), stable and unstable; some of the stable ones are `in_doubt`.
+
+    `gradual`: a rate proved too high by a loss that fell behind or climbed, rather than by divergence.
+    """
 
     stable: tuple[tuple[float, float], ...] = ()
     unstable: tuple[tuple[float, float], ...] = ()
+    in_doubt: tuple[tuple[float, float], ...] = ()
+    gradual: bool = False
 
     def log_limit(self, log_batch: Array) -> Array:
         """The largest log effective rate to try at each log batch size; −inf or +inf where nothing is known."""
-        stable, unstable = self._uncontradicted, np.array(self.unstable).reshape(-1, 2)
+        stable, forbidden = self._proven, self.log_forbidden(log_batch)
         away = np.asarray(log_batch)[..., None]
         supported = (stable[:, 1] + np.minimum(0.0, away - stable[:, 0])).max(axis=-1, initial=-np.inf)
-        forbidden = (unstable[:, 1] + np.maximum(0.0, away - unstable[:, 0])).min(axis=-1, initial=np.inf)
         gap = forbidden - supported
         with np.errstate(invalid="ignore"):
             between = np.where(gap > 0.03, np.minimum(supported + 0.5 * gap, supported + GROWTH), forbidden - 0.05)
         limit = np.where(np.isfinite(forbidden), between, supported + GROWTH)
-        return np.asarray(np.where(np.isfinite(supported), limit, forbidden - 1.0))
+        return np.asarray(np.where(np.isfinite(supported), limit, forbidden - UNSUPPORTED))
+
+    def ease(self, parameters: Sequence[Parameters]) -> Array:
+        """The chance that a rate is as good as runs at lower rates let it seem, before anything has reached the target.
+
+        Where divergence is the only limit, the best rate may lie just below it. Real networks get worse long before,
+        which no loss-curve model of lower rates foresees.
+        """
+        if not self.gradual:
+            return np.ones(len(parameters))
+        points = np.array([log_point(p) for p in parameters])
+        return np.asarray(ndtr((self.log_limit(points[:, 0]) - points[:, 1]) / EASE))
+
+    def log_forbidden(self, log_batch: Array) -> Array:
+        """The log effective rate from which on runs are unstable at each log batch size; +inf where none is known to be."""
+        unstable = np.array(self.unstable).reshape(-1, 2)
+        away = np.asarray(log_batch)[..., None]
+        return np.asarray((unstable[:, 1] + np.maximum(0.0, away - unstable[:, 0])).min(axis=-1, initial=np.inf))
 
     @cached_property
-    def _uncontradicted(self) -> Array:
-        """Stable points, without those that an unstable one at a larger batch and a lower rate disproves: (points, 2)."""
-        stable, unstable = (np.array(points).reshape(-1, 2) for points in (self.stable, self.unstable))
+    def _proven(self) -> Array:
+        """Stable points, without those in doubt or disproved by an unstable one at a larger batch and a lower rate."""
+        certain = [point for point in self.stable if point not in self.in_doubt]
+        stable, unstable = (np.array(points).reshape(-1, 2) for points in (certain, self.unstable))
         larger = unstable[:, 0] >= stable[:, None, 0] - 0.02
         lower = unstable[:, 1] <= stable[:, None, 1] - 0.02
         return np.asarray(stable[~(larger & lower).any(axis=1)])
@@ -57,20 +84,33 @@ class Stability:
 def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max_examples: int) -> Stability:
     """Sort trials into stable and unstable; `losses` are their curves, without the point before training.
 
-    A short stable run supports its rate only as far as it went, which is how it enters: as one point. Runs that
-    measured nothing are left out.
+    A stable run supports its rate only as far as it went: it is in doubt if a run nearby, at a higher rate, took more than
+    twice as long to show its instability. Runs that measured nothing are left out.
     """
-    stable, unstable = [], []
+    stable: dict[tuple[float, float], float] = {}  # steps of the longest run
+    unstable: dict[tuple[float, float], float] = {}
+    gradual = False
     behind = _fall_behind(results, losses, max_examples)
     for result, curve, falls_behind in zip(results, losses, behind, strict=True):
-        point = log_point(result.parameters)
+        point, steps = log_point(result.parameters), float(result.measurements[-1].step if len(curve) else 0)
         if result.outcome is Outcome.REACHED:
-            stable.append(point)
+            stable[point] = np.inf
         elif result.outcome is Outcome.DIVERGED or climbs(result, curve) or falls_behind:
-            unstable.append(point)
+            unstable[point] = max(steps, unstable.get(point, 0.0))
+            gradual = gradual or result.outcome is not Outcome.DIVERGED
         elif len(curve):
-            stable.append(point)
-    return Stability(tuple(stable), tuple(unstable))
+            stable[point] = max(steps, stable.get(point, 0.0))
+    in_doubt = (point for point, steps in stable.items() if _in_doubt(point, steps, unstable))
+    return Stability(tuple(stable), tuple(unstable), tuple(in_doubt), gradual)
+
+
+def _in_doubt(point: tuple[float, float], steps: float, unstable: Mapping[tuple[float, float], float]) -> bool:
+    """Whether a run nearby, at a higher rate, was still fine after so many steps and proved unstable much later."""
+    return any(
+        0.0 < rate - point[1] < NEARBY[1] and abs(batch - point[0]) < NEARBY[0] and steps < TOO_SHORT * late
+        for (batch, rate), late in unstable.items()
+        if late > EARLY_STEPS
+    )
 
 
 def _fall_behind(results: Sequence[TrialResult], losses: Sequence[Array], max_examples: int) -> list[bool]:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from scalesearch.core.simulate import SimulatedTrainer, SimulatedWorkload
 from scalesearch.core.simulate.trajectory import Trajectory
 from scalesearch.core.simulate.workload import GradientNoise, RunNoise, SaturatingMetric, StepTime
 from scalesearch.core.stopping import verdict
+from scalesearch.errors import SnapshotError
 from tests.core.simulate.workloads import QUIET, SMALL
 
 BATCH = 16
@@ -139,3 +141,41 @@ def test_multiplicative_noise_lets_a_small_batch_diverge_slowly() -> None:
 def test_quiet_runs_do_not_depend_on_the_seed() -> None:
     assert SMALL.run_noise == QUIET
     assert train(SMALL, seed=1)[1:] == train(SMALL, seed=2)[1:]
+
+
+def piecewise(*at: int, momentum: float | None = None) -> Parameters:
+    schedule = Piecewise(learning_rate=0.1, decay_factor=0.1, boundaries=tuple(b * BATCH for b in at))
+    return Parameters(global_batch_size=BATCH, schedule=schedule, momentum=momentum)
+
+
+def curve(measured: Sequence[Measurement]) -> list[str]:
+    return [repr(m) for m in measured]  # NaN equals nothing
+
+
+@pytest.mark.parametrize("momentum", [None, 0.9])
+def test_a_run_that_goes_on_from_another_ones_snapshot_is_the_same(momentum: float | None) -> None:
+    trunk, branch, twig = (piecewise(*at, momentum=momentum) for at in ((100, 200), (70, 200), (70, 150)))
+    trainer = SimulatedTrainer(NOISY)
+    whole = {p: train(NOISY, p, seed=3) for p in (trunk, branch, twig)}
+    start = None
+    for before, parameters, until in ((trunk, trunk, 60), (trunk, branch, 130), (branch, twig, 300)):
+        first = start.measurement.step if start else -1
+        new = []
+        for measurement in trainer.train(parameters, seed=3, plan=plan(NOISY, parameters), start=start):
+            new.append(measurement)
+            if measurement.step >= until:
+                break
+            start = trainer.snapshot()
+        shared = [m for m in whole[before] if m.step <= first]
+        assert curve([*shared, *new]) == curve(whole[parameters][: len(shared) + len(new)])
+    assert new[-1].step == 300
+
+
+@pytest.mark.parametrize(("other", "seed"), [(piecewise(100), 4), (piecewise(10), 3), (PARAMETERS, 3)])
+def test_a_run_that_does_not_pass_through_a_snapshot_cannot_go_on_from_it(other: Parameters, seed: int) -> None:
+    trainer = SimulatedTrainer(NOISY)
+    for measurement in trainer.train(piecewise(100), seed=3, plan=plan(NOISY, piecewise(100))):
+        if measurement.step > 10:
+            break
+    with pytest.raises(SnapshotError, match="does not pass through the snapshot after"):
+        next(trainer.train(other, seed=seed, plan=plan(NOISY, other), start=trainer.snapshot()))

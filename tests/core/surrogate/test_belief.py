@@ -205,3 +205,20 @@ def test_cost_to_target_is_that_of_its_steps_at_their_usual_time() -> None:
     slow = replace(several()[0], reached=reached)
     assert cost_to_target(slow, lambda b: 0.01 * b) == pytest.approx(50.0 * 0.64)
     assert cost_to_target(several()[-1], lambda b: 1.0) is None
+
+
+def at_high_plateau(learning_rate: float) -> TrialResult:
+    """A run at too high a rate that does not diverge: its loss stays where it was."""
+    [result] = runs(constant(learning_rate), max_examples=200 * 64)
+    initial = result.measurements[0].metrics["val/loss"]
+    measured = [replace(m, train_loss=initial, metrics={"val/loss": initial}) for m in result.measurements]
+    return replace(result, outcome=Outcome.CAPPED, measurements=tuple(measured), reached=None)
+
+
+def test_runs_at_too_high_a_rate_teach_the_model_nothing() -> None:
+    stable = runs(constant(0.3), decaying(0.8, 60))
+    with_others = believed([*stable, at_high_plateau(2.5), at_high_plateau(3.0)])
+    assert with_others.stability.gradual
+    where = [decaying(0.7, 70), constant(0.5)]
+    predicted, alone = (b.expected_costs(where, cap=1000.0).hit.mean(axis=0) for b in (with_others, believed(stable)))
+    np.testing.assert_allclose(predicted, alone, rtol=0.1)

@@ -7,7 +7,7 @@ import pytest
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.simulate import SimulatedWorkload
-from scalesearch.core.surrogate.loss_curves import Curve, LossCurves, fit_loss_curves
+from scalesearch.core.surrogate.loss_curves import Curve, LossCurves, equations_of, fit_loss_curves
 from scalesearch.core.surrogate.modes import Array, runs_of
 from tests.core.simulated import EASY, QUIET, constant, decaying, run
 
@@ -120,6 +120,14 @@ def test_one_batch_size_leaves_open_what_a_larger_one_brings() -> None:
     assert np.log(with_another).std() < 0.1
 
 
+def test_no_member_hides_a_misfit_as_noise_that_is_still_to_come() -> None:
+    """After one run with too early a decay, a longer plateau must not be expected to rise above what was seen."""
+    seen = [curve(EXACT, constant(0.8), max_examples=40 * 64), curve(EXACT, decaying(1.0, 30), max_examples=200 * 64)]
+    before_the_decay = seen[1].losses[seen[1].steps <= 30][-1]
+    longer = fitted(seen, members=10).predict(runs_of([constant(1.0)]), np.array([[300.0, 600.0]]))[:, 0]
+    assert longer.max() < before_the_decay
+
+
 def test_the_same_random_numbers_give_the_same_fit() -> None:
     curves = [curve(NOISY, p) for p in SEEN[:3]]
     first, again, other = fitted(curves), fitted(curves), fitted(curves, seed=1)
@@ -139,3 +147,42 @@ def test_one_short_curve_is_enough_to_fit() -> None:
     model = fitted([Curve(constant(0.1), np.array([5.0, 10.0]), np.array([4.0, 3.5]))])
     near = model.predict(runs_of([constant(0.1)]), np.array([[10.0]]))
     assert np.median(near) == pytest.approx(3.5, rel=0.2)
+
+
+def test_a_beginning_knows_nothing_of_later_curves() -> None:
+    first, second, third = (curve(NOISY, p) for p in (constant(0.8), decaying(1.0, 150), decaying(0.6, 400)))
+    worse = replace(third, losses=3.0 * third.losses)
+
+    def beginning(count: int, *curves: Curve) -> Array:
+        equations = equations_of(curves, initial_loss=EASY.initial_loss, target=TARGET, longest=2000.0)
+        return equations.beginning(count).coefficients
+
+    np.testing.assert_array_equal(beginning(2, first, second, third), beginning(2, first, second, worse))
+    assert not np.allclose(beginning(3, first, second, third), beginning(3, first, second, worse))
+    assert not np.allclose(beginning(1, first, second, third), beginning(2, first, second, third))
+
+
+def test_the_fit_follows_the_curves_that_are_trusted() -> None:
+    seen = curve(EXACT, decaying(1.0, 150))
+    low, high = (replace(seen, losses=seen.losses * factor) for factor in (0.7, 1.4))
+
+    def end(*trust: float) -> float:
+        equations = equations_of(
+            [low, high], initial_loss=EASY.initial_loss, target=TARGET, longest=2000.0, trust=np.array(trust)
+        )
+        model = equations.ensemble(1, np.random.default_rng(0))
+        return float(model.predict(runs_of([seen.parameters]), seen.steps[None, -1:])[0, 0, 0])
+
+    assert end(1.0, 0.01) == pytest.approx(low.losses[-1], rel=0.1)
+    assert end(0.01, 1.0) == pytest.approx(high.losses[-1], rel=0.1)
+
+
+def test_what_is_known_of_a_curve_is_not_counted_twice() -> None:
+    seen = [curve(NOISY, p) for p in SEEN]
+    again = replace(seen[3], losses=1.5 * seen[3].losses)
+    before, known, new = (
+        fitted([*seen, replace(again, known=k)], members=1).predict(runs_of([SEEN[3]]), seen[3].steps[None])
+        for k in (10**6, int(again.steps[-1]), 0)
+    )
+    assert (before == known).all()
+    assert np.abs(np.log(new / known)).max() > 0.02

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.results import TrialResult
+from scalesearch.core.results import Measurement, TrialResult
 from scalesearch.core.simulate.workload import RunNoise
 from scalesearch.core.surrogate.cost import Noise
 from scalesearch.core.surrogate.loss_curves import Curve, LossCurves, fit_loss_curves
@@ -44,8 +44,14 @@ def fitted(results: Sequence[TrialResult]) -> LossCurves:
     )
 
 
-def estimated(results: Sequence[TrialResult], *, model: LossCurves | None = None) -> Noise:
-    return estimate_noise(results, losses_of(results), model=model or fitted(results), target=EASY.target)
+def estimated(results: Sequence[TrialResult], *, model: LossCurves | None = None, trust: Array | None = None) -> Noise:
+    return estimate_noise(
+        results,
+        losses_of(results),
+        np.ones(len(results)) if trust is None else trust,
+        model=model or fitted(results),
+        target=EASY.target,
+    )
 
 
 @pytest.mark.parametrize("speed", [0.1, 0.3])
@@ -82,20 +88,58 @@ def test_runs_that_do_better_than_the_model_have_a_bias_above_zero(factor: float
 
 
 def test_without_a_hit_the_fluctuation_of_single_curves_speaks() -> None:
-    """Runs that end far above the target, whose evaluations have noise of 5 %."""
+    """Runs that end far above the target, whose evaluations have noise of 9 %: a median of three has two thirds of it."""
     slow = [constant(rate) for rate in (0.003, 0.004, 0.005)]
-    results = trials(slow, evaluation=0.05)
+    results = trials(slow, evaluation=0.09)
     assert not any(r.reached for r in results)
-    assert estimated(results).level == pytest.approx(0.05, rel=0.5)
-    assert estimated(trials(slow, evaluation=0.01)).level < 0.025
+    assert estimated(results).level == pytest.approx(0.06, rel=0.5)
+    assert estimated(trials(slow, evaluation=0.01)).level < 0.03
+
+
+def test_a_run_counts_for_level_and_bias_as_far_as_it_is_trusted() -> None:
+    """Those that lie elsewhere, where the model is wrong by 20 %, are not taken for noise of those that matter."""
+    runs = trials([REPEATED] * 6 + [constant(0.8 + 0.01 * i) for i in range(6)])
+    here, elsewhere = runs[:6], runs[6:]
+    model = fitted(here)
+    off = [replace(r, measurements=tuple(_raised(m, 1.2) for m in r.measurements), reached=None) for r in elsewhere]
+    everything, trust = [*here, *off], np.repeat([1.0, 1e-6], 6)
+    near = estimated(here, model=model)
+    weighed, alike = estimated(everything, model=model, trust=trust), estimated(everything, model=model)
+    assert (weighed.level, weighed.bias) == pytest.approx((near.level, near.bias), rel=1e-3, abs=1e-4)
+    assert alike.bias < near.bias - 0.03
+    assert alike.level > 1.5 * near.level
+
+
+def _raised(measurement: Measurement, factor: float) -> Measurement:
+    return replace(measurement, metrics={name: factor * value for name, value in measurement.metrics.items()})
+
+
+def test_a_median_of_evaluations_fluctuates_less_than_one() -> None:
+    results = trials([constant(rate) for rate in (0.003, 0.004, 0.005)], evaluation=0.09)
+    known = {"losses": losses_of(results), "trust": np.ones(3), "model": fitted(results), "target": EASY.target}
+    smoothed, first = (estimate_noise(results, **known, rule=rule) for rule in ("smoothed", "first"))
+    assert smoothed.level == pytest.approx(0.67 * first.level, rel=0.01)
+
+
+def test_runs_that_reached_the_target_tell_the_noise_better_than_those_that_did_not() -> None:
+    """Those at rates far too high fluctuate as no run near the target does."""
+    hit, wild = (
+        trials([REPEATED], evaluation=0.01),
+        trials([constant(0.003 + 0.001 * i) for i in range(6)], evaluation=0.2),
+    )
+    model = fitted(hit)
+    alone, among = (estimated(results, model=model).log_cost for results in (hit, [*hit, *wild]))
+    assert hit[0].reached
+    assert among == pytest.approx(alone)
 
 
 def test_a_shallow_approach_makes_the_cost_noisier() -> None:
     """The same fluctuation moves the crossing by more steps where the loss falls more slowly."""
-    steep, shallow = trials([decaying(1.2, 60)], evaluation=0.03), trials([constant(0.05)], evaluation=0.03)
-    assert steep[0].reached
-    assert shallow[0].reached
-    assert estimated(steep).log_cost < estimated(shallow).log_cost
+    # All rates differ, so that no repeats tell. In log steps, the larger ones slow down on their way to the target.
+    steep = trials([constant(0.1 + 0.001 * i) for i in range(8)], evaluation=0.2)
+    shallow = trials([constant(1.2 + 0.001 * i) for i in range(8)], evaluation=0.2)
+    assert all(r.reached for r in [*steep, *shallow])
+    assert estimated(steep).log_cost < 0.9 * estimated(shallow).log_cost
 
 
 def test_estimates_are_bounded_whatever_the_runs() -> None:
@@ -110,5 +154,14 @@ def test_estimates_are_bounded_whatever_the_runs() -> None:
 def test_a_curve_of_few_points_is_no_evidence() -> None:
     results = trials([constant(0.5)])
     short = [replace(r, measurements=r.measurements[:4], reached=None) for r in results]
-    noise = estimate_noise(short, losses_of(short), model=fitted(results), target=EASY.target)
+    noise = estimated(short, model=fitted(results))
     assert np.isfinite([noise.level, noise.bias, noise.log_cost]).all()
+
+
+def test_many_forks_of_a_run_are_no_evidence_about_the_level() -> None:
+    results = trials([decaying(1.2, late) for late in range(60, 68)], level=0.1)
+    model = fitted(trials([REPEATED] * 4))
+    forks = [replace(r, seed=results[0].seed) for r in results]
+    one, of_forks, independent = (estimated(r, model=model) for r in (results[:1], forks, results))
+    assert (of_forks.bias, of_forks.level) == pytest.approx((one.bias, one.level), rel=0.3)
+    assert independent.level > 1.5 * of_forks.level

@@ -29,12 +29,15 @@ def capped(parameters: Parameters, steps: int, outcome: Outcome = Outcome.CAPPED
     return replace(trial(0, [0.5] * (1 + steps // 10), outcome), parameters=parameters)
 
 
-def fitted(*results: TrialResult, miss: float = 0.0, log_cost: float = 0.03) -> Residual:
+def fitted(
+    *results: TrialResult, miss: float = 0.0, log_cost: float = 0.03, seeds: Sequence[int] = range(99)
+) -> Residual:
     def predicted(parameters: Sequence[Parameters], *, cap: float) -> Costs:
         shape = (3, len(parameters))
         return Costs(np.full(shape, PREDICTED), np.full(shape, miss))
 
     noise = Noise(level=0.02, bias=0.0, log_cost=log_cost)
+    results = tuple(replace(r, seed=seed) for r, seed in zip(results, seeds, strict=False))
     return fit_residual(results, cost_per_step=lambda b: 1.0, belief_costs=predicted, noise=noise)
 
 
@@ -112,6 +115,22 @@ def test_a_gross_error_is_bounded() -> None:
     assert mean(fitted(*[hit(HERE, 1e4)] * 20), HERE) < 1.0
 
 
+@pytest.mark.parametrize(("error", "larger"), [(0.02, False), (0.5, True)])
+def test_errors_that_differ_from_place_to_place_make_it_unsure_elsewhere(error: float, *, larger: bool) -> None:
+    """Where the model has been far off, and not everywhere alike, it may be as far off where nobody has been."""
+    places = (HERE, FAR, FAR_ELSEWHERE, constant(30.0, global_batch_size=256))
+    residual = fitted(*(hit(p, PREDICTED * np.exp((-1) ** i * error)) for i, p in enumerate(places)))
+    elsewhere = constant(1e-2, global_batch_size=8)
+    assert (deviation(residual, elsewhere) > 1.5 * deviation(Residual(), elsewhere)) is larger
+    assert mean(residual, elsewhere) == pytest.approx(0.0, abs=0.05)
+
+
+def test_an_error_that_is_the_same_everywhere_leaves_it_sure() -> None:
+    places = (HERE, FAR, FAR_ELSEWHERE, constant(30.0, global_batch_size=256))
+    residual = fitted(*(hit(p, PREDICTED * np.exp(0.2)) for p in places))
+    assert deviation(residual, NEAR) < deviation(Residual(), NEAR)
+
+
 def test_points_without_decay_and_with_decays_go_together() -> None:
     residual = fitted(hit(constant(0.3), 130.0), hit(decaying(0.3, 50, 80), 80.0))
     assert mean(residual, constant(0.3)) > 0.05
@@ -121,3 +140,26 @@ def test_points_without_decay_and_with_decays_go_together() -> None:
 def test_a_run_that_was_stopped_before_its_first_step_is_no_data() -> None:
     residual = fitted(hit(FAR, PREDICTED), capped(HERE, 0))
     assert np.isfinite(residual.at([HERE, FAR])[0]).all()
+
+
+def test_a_hit_is_not_forgotten_for_the_many_misses_after_it() -> None:
+    many = [capped(FAR, 50)] * 320
+    alone, among_many = fitted(hit(HERE, 2.0 * PREDICTED)), fitted(hit(HERE, 2.0 * PREDICTED), *many, miss=0.9)
+    assert mean(among_many, HERE) == pytest.approx(mean(alone, HERE))
+
+
+def test_forks_of_one_run_share_their_luck() -> None:
+    """Boundaries that differ late: with one seed hardly more than one run, with two seeds two."""
+    runs = [hit(decaying(0.3, late), PREDICTED) for late in (95, 98)]
+    alone, forks, independent = (
+        deviation(fitted(*r, log_cost=0.3, seeds=s), HERE)
+        for r, s in ((runs[:1], (1,)), (runs, (1, 1)), (runs, (1, 2)))
+    )
+    assert independent < forks < alone
+    assert alone - forks < 0.2 * (alone - independent)
+
+
+def test_forks_that_share_little_are_as_good_as_independent() -> None:
+    runs = [hit(decaying(0.3, late), PREDICTED) for late in (2, 98)]
+    forks, independent = (deviation(fitted(*runs, log_cost=0.3, seeds=s), HERE) for s in ((1, 1), (1, 2)))
+    assert forks == pytest.approx(independent, rel=0.01)
