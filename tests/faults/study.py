@@ -32,6 +32,7 @@ DEFINITION = """
 [workload]
 name = "faults.workloads:metered"
 options = { folder = "FOLDER", step_seconds = 0.01 }
+optimizer = "workload"
 
 [objective]
 metric = "val/classification_error"

@@ -18,18 +18,23 @@ FAR_TOO_MUCH = 2**45
 
 
 def metered(*, folder: str, step_seconds: float) -> Workload:
-    """Digits with a small network.
+    """Digits with a small network; for the optimizer of the workload.
 
     Each step adds the number of its examples to the file `meter` in `folder`, takes `step_seconds` longer, and does what
     the file `orders` says: `nan` makes its loss NaN; `take` takes 128 MiB, once; `need N` asks for more memory than there is
     with more than N examples.
     """
     taken = []
+    sizes = [0]
     meter, orders = Path(folder) / "meter", Path(folder) / "orders"
 
-    def step(examples: Any) -> Any:
+    def count() -> Any:
         with meter.open("ab") as file:
-            file.write(np.array([os.getpid(), int(examples)], "<u4").tobytes())
+            file.write(np.array([os.getpid(), sizes[-1]], "<u4").tobytes())
+        return np.float32(0.0)
+
+    def step(examples: Any) -> Any:
+        sizes[-1] = int(examples)
         time.sleep(step_seconds)
         verb, _, argument = order().partition(" ")
         if verb == "take" and not taken:
@@ -53,9 +58,24 @@ def metered(*, folder: str, step_seconds: float) -> Workload:
 
         return inputs + tf.ensure_shape(tf.numpy_function(step, [tf.shape(inputs)[0]], tf.float32), [])
 
+    def build_optimizer(rate: Any, momentum: float | None) -> Any:
+        import keras
+        import tensorflow as tf
+
+        class Counting(keras.optimizers.SGD):  # type: ignore[misc]  # Keras has no types
+            """Counts the examples whose gradient is applied: samples of its noise train nothing."""
+
+            def apply(self, gradients: Any, variables: Any = None) -> Any:
+                tf.numpy_function(count, [], tf.float32)
+                return super().apply(gradients, variables)
+
+        return Counting(rate, momentum=momentum or 0.0)
+
     digits = load_workload("digits/mlp", {"hidden_units": 16})
     augmentation = Augmentation(random_numbers=1, apply=apply)
-    return replace(digits, name="tests/metered", loss=loss, augmentation=augmentation)
+    return replace(
+        digits, name="tests/metered", loss=loss, augmentation=augmentation, build_optimizer=build_optimizer
+    )
 
 
 def metered_examples(folder: Path) -> int:
