@@ -73,9 +73,7 @@ def metered(*, folder: str, step_seconds: float) -> Workload:
 
     digits = load_workload("digits/mlp", {"hidden_units": 16})
     augmentation = Augmentation(random_numbers=1, apply=apply)
-    return replace(
-        digits, name="tests/metered", loss=loss, augmentation=augmentation, build_optimizer=build_optimizer
-    )
+    return replace(digits, name="tests/metered", loss=loss, augmentation=augmentation, build_optimizer=build_optimizer)
 
 
 def metered_examples(folder: Path) -> int:
