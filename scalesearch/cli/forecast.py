@@ -53,6 +53,7 @@ def run_forecast(options: ForecastOptions) -> int:
         replicas=options.replicas,
         sizes=_sizes(study.resolved.space, train_examples=study.resolved.train_examples),
         largest_share=largest_share(profile),
+        accumulates=study.definition.run.accumulation == "auto",
     )
     if not rows:
         raise StudyError(f"no global batch size of {study.name} suits {', '.join(map(str, options.replicas))} replicas")

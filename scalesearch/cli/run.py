@@ -100,8 +100,6 @@ def run_study(options: StudyOptions, *, started: float) -> int:
         of_retune = {"retune.from": retune.present.source} if retune is not None else {}
         store.check_definition({**definition.fingerprint(), "replicas": resolved.replicas, **of_retune})
         _keep_context(store, definition, resolved, budget)
-        if retune is not None:
-            store.keep("retune", retune.as_json())
         at_exit.enter_context(_closed_on_error(tracker))
         tracker.study_started(_record(text, definition, resolved, budget))
         folder = _snapshot_folder(options, store)
@@ -113,6 +111,8 @@ def run_study(options: StudyOptions, *, started: float) -> int:
             )
         resolved = at_start.resolved
         if retune is not None:
+            retune = retune.within(resolved.space)
+            store.keep("retune", retune.as_json())
             say_what_is_expected(retune, at_start, budget, console)
         # Before the first trial a signal is as an error: whatever the worker is at, it is ended.
         at_exit.enter_context(stop_on_signal(stop, console))
@@ -207,6 +207,7 @@ def _keep_context(store: StudyStore, definition: StudyDefinition, resolved: Reso
             "replicas": resolved.replicas,
             "train_examples": resolved.train_examples,
             "curve_sizes": sizes_of(resolved.space) if resolved.aim == "curve" else (),
+            "recommends_accumulated": resolved.space.recommends_accumulated,
             "objective": asdict(resolved.objective),
             "budget": asdict(budget),
         },

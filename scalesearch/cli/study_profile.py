@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from scalesearch.cli.stop import Stop
+from scalesearch.core.accumulation import AsFewAsFit
 from scalesearch.core.budget import Budget
 from scalesearch.core.profile import Profile, ProfileFingerprint, ReplicaProfile
 from scalesearch.core.step_time_model import model_of, step_seconds_of
@@ -48,9 +49,8 @@ def profile_study(
     """
     if resolved.objective.minimize != "seconds":
         return ProfiledStudy(resolved)
-    accumulation = resolved.space.accumulation
     limit_seconds = affordable_seconds(budget, replicas=resolved.replicas)
-    plan = ProfilePlan.of(resolved, accumulations=(accumulation,) * (accumulation > 1), limit_seconds=limit_seconds)
+    plan = ProfilePlan.of(resolved, accumulations=_accumulations(resolved), limit_seconds=limit_seconds)
     fingerprint = fingerprint_of(executor)
     profiles = ProfileStore(store.storage)
     part = profiles.find(fingerprint, resolved.replicas)
@@ -114,16 +114,35 @@ def _measure(
     return None
 
 
+def _accumulations(resolved: ResolvedStudy) -> tuple[int, ...]:
+    """Besides single micro-batches, what tells the cost of accumulating."""
+    accumulation = resolved.space.accumulation
+    if isinstance(accumulation, AsFewAsFit):
+        return (2,)
+    return (accumulation,) if accumulation > 1 else ()
+
+
 def _with_profile(resolved: ResolvedStudy, profile: Profile, part: ReplicaProfile) -> ProfiledStudy:
-    shares = resolved.replicas * resolved.space.accumulation
     if part.limited_by == "memory":
-        fits = part.largest_per_replica_batch_size * shares
-        resolved = replace(resolved, space=replace(resolved.space, largest_that_fits=fits))
+        resolved = _limited(resolved, part.largest_per_replica_batch_size)
     return ProfiledStudy(resolved, _step_seconds(resolved, profile))
 
 
+def _limited(resolved: ResolvedStudy, largest_share: int) -> ResolvedStudy:
+    """With no more than `largest_share` examples on a replica at a time; none if not even one fits."""
+    space, accumulation = resolved.space, resolved.space.accumulation
+    if not isinstance(accumulation, AsFewAsFit):
+        fits = largest_share * resolved.replicas * accumulation
+        return replace(resolved, space=replace(space, largest_that_fits=fits))
+    if largest_share == 0:
+        return replace(resolved, space=replace(space, largest_that_fits=0))
+    space = replace(space, accumulation=accumulation.limited_to(largest_share))
+    baseline = space.accumulated(resolved.baseline) if resolved.baseline is not None else None
+    return replace(resolved, space=space, baseline=baseline)
+
+
 def _step_seconds(resolved: ResolvedStudy, profile: Profile) -> Callable[[int], float] | None:
-    return step_seconds_of(profile, replicas=resolved.replicas, accumulation=resolved.space.accumulation)
+    return step_seconds_of(profile, replicas=resolved.replicas, micro_batches=resolved.space.accumulation_at)
 
 
 def _say(console: Console, sentence: str) -> None:

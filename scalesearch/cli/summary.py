@@ -58,6 +58,7 @@ class Summary:
             points=store.curve(),
             edges=store.edges(),
             step_seconds=step_seconds,
+            recommends_accumulated=context.get("recommends_accumulated", True),
         )
         recommended = found.recommendation.parameters if found.recommendation else None
         return Summary(
@@ -126,4 +127,5 @@ def _step_seconds(store: StudyStore, results: Sequence[TrialResult], *, replicas
     if kept is None or not results:
         return None
     profile = profile_from_json(kept, source=f"the profile of {store.name}")
-    return step_seconds_of(profile, replicas=replicas, accumulation=results[0].parameters.accumulation)
+    micro_batches = {r.parameters.global_batch_size: r.parameters.accumulation for r in results}
+    return step_seconds_of(profile, replicas=replicas, micro_batches=lambda size: micro_batches.get(size, 1))

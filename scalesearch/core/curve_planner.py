@@ -65,10 +65,12 @@ class CurvePlanner:
         return self._standing(results).curve() if any(r.reached for r in results) else {}
 
     def recommend(self, results: Sequence[TrialResult]) -> Parameters | None:
-        """Of the leaders, that of least expected cost to target in the unit that the study minimises; or None."""
+        """Of the leaders that may be recommended, that of least expected cost in the unit that the study minimises; or None."""
         if not any(r.reached for r in results):
             return None
-        return self._standing(results).cheapest(self.cost_per_step(results))
+        leaders = self._standing(results).cheapest_first(self.cost_per_step(results))
+        may_be = (p for p in leaders if p.accumulation == 1 or self.space.recommends_accumulated)
+        return next(may_be, None)
 
     def is_settled(self, results: Sequence[TrialResult]) -> bool:
         """Whether every batch size has a leader that is confirmed, and going on is expected to gain next to nothing."""

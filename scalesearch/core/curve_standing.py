@@ -121,11 +121,10 @@ class Standing:
             points[size] = CurvePoint(parameters=self._as_set(leader.parameters), steps=steps, interval=interval)
         return points
 
-    def cheapest(self, cost_per_step: Callable[[int], float]) -> Parameters:
-        """Of the leaders, that of least cost to target."""
-        leaders = [ranked[0].parameters for ranked in self.ranked.values()]
-        cheapest = min(leaders, key=lambda p: self.steps(p.global_batch_size) * cost_per_step(p.global_batch_size))
-        return self._as_set(cheapest)
+    def cheapest_first(self, cost_per_step: Callable[[int], float]) -> list[Parameters]:
+        """The leaders by their cost to target."""
+        sizes = sorted(self.ranked, key=lambda size: self.steps(size) * cost_per_step(size))
+        return [self._as_set(self.ranked[size][0].parameters) for size in sizes]
 
     @cached_property
     def ranked(self) -> Mapping[int, tuple[Incumbent, ...]]:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.proposal import space_that_fits
+from scalesearch.core.proposal import smallest_too_large, space_that_fits
 from scalesearch.core.results import Objective, Outcome, TrialResult
 from scalesearch.core.space import Interval, SearchSpace, coordinate, values_of
 from scalesearch.core.surrogate.belief import losses_of
@@ -166,8 +166,7 @@ class Edges:
     @property
     def _too_large(self) -> float:
         """The smallest global batch size that did not fit in memory."""
-        sizes = (r.parameters.global_batch_size for r in self.results if r.outcome is Outcome.OUT_OF_MEMORY)
-        return min(sizes, default=math.inf)
+        return smallest_too_large(self.space, self.results)
 
     def _blocked(self, key: str, side: Side, bound: float) -> tuple[Meaning, str] | None:
         """Why there is nothing to search beyond a bound."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 
+from scalesearch.core.accumulation import micro_batches_that_fit
 from scalesearch.core.curve import CurvePoint
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Linear, Piecewise, Schedule
-from scalesearch.core.step_time_model import NORMAL_90, StepTimeModel, micro_batches_that_fit
+from scalesearch.core.step_time_model import NORMAL_90, StepTimeModel
 
 INTERPOLATION_ERROR = 0.05  # of log steps, half an octave from the nearest measured batch size
 WORSE = 1.15  # times the steps that other batch sizes prove possible: not tuned well enough to go by

@@ -111,6 +111,7 @@ def findings(
     points: Mapping[int, CurvePoint] | None = None,
     edges: Sequence[str] = (),
     step_seconds: Callable[[int], float] | None = None,
+    recommends_accumulated: bool = True,
 ) -> Findings:
     """Sum up the finished trials of a study.
 
@@ -123,12 +124,14 @@ def findings(
         points: what that study believes of those that have reached the target.
         edges: what the edge rule says of the recommendation, in sentences.
         step_seconds: the profiled seconds per step at a global batch size; without them, runs count by what they took.
+        recommends_accumulated: whether batches in several micro-batches may be recommended.
     """
     profiled = step_seconds is not None and objective.minimize == "seconds"
     if step_seconds is not None and profiled:
         results = [in_profiled_seconds(r, step_seconds) for r in results]
     ranked = sorted(_with_cost(results, objective), key=lambda rc: _ascending(rc[1], objective))
-    led = [r for r, _ in ranked if r.parameters == leader] or [r for r, _ in ranked[:1]]
+    may_be = [r for r, _ in ranked if recommends_accumulated or r.parameters.accumulation == 1]
+    led = [r for r in may_be if r.parameters == leader] or may_be[:1]
     recommendation = _candidate(led[len(led) // 2], results, objective) if led else None
     batch_sizes = _batch_sizes(results, objective, curve_sizes, points or {})
     steps = {b.global_batch_size: b.steps_to_target for b in batch_sizes if b.steps_to_target is not None}
@@ -143,7 +146,10 @@ def findings(
         curve=curve,
         outcomes=Counter(r.outcome for r in results),
         closest=_closest(results, objective),
-        caveats=tuple(_caveats(recommendation, ranked, batch_sizes, curve, bool(curve_sizes))),
+        caveats=(
+            *_only_measured(() if recommends_accumulated else [r for r, _ in ranked]),
+            *_caveats(recommendation, ranked, batch_sizes, curve, bool(curve_sizes)),
+        ),
         of_curve=bool(curve_sizes),
         profiled=profiled,
         results=tuple(results),
@@ -249,6 +255,15 @@ def _closest(results: Sequence[TrialResult], objective: Objective) -> TrialResul
         return None
     sign = 1.0 if objective.direction == "minimize" else -1.0
     return min(measured, key=lambda rv: sign * rv[1])[0]
+
+
+def _only_measured(ranked: Sequence[TrialResult]) -> Iterable[str]:
+    sizes = sorted({r.parameters.global_batch_size for r in ranked if r.parameters.accumulation > 1})
+    if sizes:
+        yield (
+            f"global batch {', '.join(map(str, sizes))}: does not fit at once, so it was measured in micro-batches and is "
+            'not recommended (`run.accumulation = "measure"`)'
+        )
 
 
 def _caveats(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from scalesearch.core.curve_standing import scaled
@@ -26,13 +26,12 @@ class Rule:
     parameters: Parameters
 
 
-def scaling_rules(present: Parameters, *, growth: float, divisor: int, accumulation: int = 1) -> tuple[Rule, ...]:
+def scaling_rules(present: Parameters, *, growth: float, divisor: int) -> tuple[Rule, ...]:
     """What the rules make of `present` on hardware with `growth` times as many replicas.
 
     Global batch sizes are the nearest ones that `divisor` (replicas × accumulation) divides. Without decay boundaries,
     and for `keep`, both units are the same, and without growth all rules are.
     """
-    present = replace(present, accumulation=accumulation)
     size = present.global_batch_size
     kept, grown = _nearest(size, divisor), _nearest(size * growth, divisor)
     rules = [Rule(name="keep", boundaries_in="examples", parameters=scaled(present, kept, rate=1.0, examples=1.0))]

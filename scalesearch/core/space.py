@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from scalesearch.core.accumulation import Accumulation, AsFewAsFit
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
 
@@ -191,7 +192,7 @@ class SearchSpace:
     learning_rate: Interval
     momentum: Interval | None
     schedule: ScheduleSpace
-    accumulation: int = 1
+    accumulation: Accumulation = 1
     largest_that_fits: int | None = None
 
     def axes(self) -> tuple[Axis, ...]:
@@ -215,12 +216,28 @@ class SearchSpace:
         if self.momentum is not None:
             momentum = 1.0 - at["one_minus_momentum"] if "one_minus_momentum" in at else self.momentum.low
         learning_rate = self.learning_rate.clip(at["effective_learning_rate"] * (1.0 - (momentum or 0.0)))
+        size = self.batch_sizes.from_axis(at[self.batch_sizes.axis().name])
         return Parameters(
-            global_batch_size=self.batch_sizes.from_axis(at[self.batch_sizes.axis().name]),
+            global_batch_size=size,
             schedule=self.schedule.schedule(learning_rate, at),
             momentum=momentum,
-            accumulation=self.accumulation,
+            accumulation=self.accumulation_at(size),
         )
+
+    def accumulation_at(self, global_batch_size: int) -> int:
+        """Micro-batches per replica and step."""
+        return (
+            self.accumulation.at(global_batch_size) if isinstance(self.accumulation, AsFewAsFit) else self.accumulation
+        )
+
+    def accumulated(self, parameters: Parameters) -> Parameters:
+        """The same in as many micro-batches as the space has at their batch size."""
+        return replace(parameters, accumulation=self.accumulation_at(parameters.global_batch_size))
+
+    @property
+    def recommends_accumulated(self) -> bool:
+        """Whether batches in several micro-batches may be recommended, rather than measured only."""
+        return not (isinstance(self.accumulation, AsFewAsFit) and self.accumulation.only_measured)
 
     def searched(self) -> tuple[str, ...]:
         """The quantities that are not fixed, by their keys in a study definition's section `search`."""

@@ -136,9 +136,9 @@ class StepTimeModel:
         """Whether the model has measurements with so many replicas."""
         return replicas in self.measured_replicas
 
-    def on(self, replicas: int, *, accumulation: int = 1, largest_share: int | None = None) -> StepSeconds:
-        """Seconds per step as a function of the global batch size alone (see `StepSeconds`)."""
-        return StepSeconds(self, replicas, accumulation, largest_share)
+    def on(self, replicas: int, *, micro_batches: Callable[[int], int]) -> StepSeconds:
+        """Seconds per step as a function of the global batch size alone, with the micro-batches of each."""
+        return StepSeconds(self, replicas, micro_batches)
 
     def assumption(self) -> str:
         """What is assumed of numbers of replicas that were not measured, in words."""
@@ -152,30 +152,17 @@ class StepTimeModel:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds per step at a global batch size; with `largest_share`, in as few micro-batches as it takes to fit."""
+    """Seconds per step at a global batch size, which is taken in `micro_batches` of it."""
 
     model: StepTimeModel
     replicas: int
-    accumulation: int = 1
-    largest_share: int | None = None
+    micro_batches: Callable[[int], int]
 
     def __call__(self, global_batch_size: int) -> float:
         """Seconds per step."""
         return self.model.seconds(
             global_batch_size, replicas=self.replicas, accumulation=self.micro_batches(global_batch_size)
         )
-
-    def micro_batches(self, global_batch_size: int) -> int:
-        """Micro-batches per replica and step."""
-        if self.largest_share is None:
-            return self.accumulation
-        return micro_batches_that_fit(global_batch_size, replicas=self.replicas, largest_share=self.largest_share)
-
-
-def micro_batches_that_fit(global_batch_size: int, *, replicas: int, largest_share: int) -> int:
-    """The least number of equal micro-batches per replica whose examples fit; every size fits one by one."""
-    share = global_batch_size // replicas
-    return next((n for n in range(max(-(-share // largest_share), 1), share) if share % n == 0), max(share, 1))
 
 
 def model_of(profile: Profile) -> StepTimeModel:
@@ -184,7 +171,9 @@ def model_of(profile: Profile) -> StepTimeModel:
     return fit_step_time_model(profile.points, growth="star" if on_cpus else "ring")
 
 
-def step_seconds_of(profile: Profile, *, replicas: int, accumulation: int) -> Callable[[int], float] | None:
+def step_seconds_of(
+    profile: Profile, *, replicas: int, micro_batches: Callable[[int], int]
+) -> Callable[[int], float] | None:
     """Seconds per step at a global batch size; None if too few sizes were measured to compare others by them.
 
     Numbers of replicas that were not measured are extrapolated to (`StepTimeModel.assumption`).
@@ -192,7 +181,7 @@ def step_seconds_of(profile: Profile, *, replicas: int, accumulation: int) -> Ca
     part = profile.of(replicas)
     if part is not None and len({p.per_replica_batch_size for p in part.points}) < LEAST_SIZES:
         return None
-    return model_of(profile).on(replicas, accumulation=accumulation)
+    return model_of(profile).on(replicas, micro_batches=micro_batches)
 
 
 def fit_step_time_model(points: Sequence[ProfilePoint], *, growth: Growth = "ring") -> StepTimeModel:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 
+from scalesearch.core.accumulation import Accumulation, AsFewAsFit
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.quantities import Amount
@@ -91,7 +92,7 @@ def resolve(
         learning_rate=_interval(definition.search.learning_rate),
         momentum=_momentum(definition),
         schedule=_schedule_space(definition.search.schedule, examples),
-        accumulation=definition.run.accumulation,
+        accumulation=_accumulation(definition, replicas),
     )
     return ResolvedStudy(
         name=f"{definition.name}-r{replicas}",
@@ -127,9 +128,21 @@ def _objective(definition: StudyDefinition, metrics: Collection[str], maximize: 
     )
 
 
+def _accumulation(definition: StudyDefinition, replicas: int) -> Accumulation:
+    accumulation = definition.run.accumulation
+    if isinstance(accumulation, int):
+        return accumulation
+    return AsFewAsFit(replicas=replicas, only_measured=accumulation == "measure")
+
+
+def _micro_batches_always(definition: StudyDefinition) -> int:
+    accumulation = definition.run.accumulation
+    return accumulation if isinstance(accumulation, int) else 1
+
+
 def _batch_sizes(definition: StudyDefinition, replicas: int) -> BatchSizes:
     bounds = definition.search.global_batch_size
-    accumulation = definition.run.accumulation
+    accumulation = _micro_batches_always(definition)
     divisor = replicas * accumulation
     try:
         return BatchSizes(low=bounds.low, high=bounds.high, multiple_of=bounds.multiple_of, divisor=divisor)
@@ -197,7 +210,7 @@ def _baseline(
     section = definition.baseline
     if section is None:
         return None
-    divisor = replicas * space.accumulation
+    divisor = space.batch_sizes.divisor
     size = section.global_batch_size
     if size % divisor:
         below, above = size - size % divisor, size - size % divisor + divisor
@@ -227,4 +240,4 @@ def _baseline(
         raise DefinitionError(f"`baseline.momentum = {momentum:g}`: {_SGD_HAS_NONE}")
     if momentum is None and space.momentum is not None:
         momentum = space.momentum.clip(DEFAULT_MOMENTUM)
-    return Parameters(global_batch_size=size, schedule=schedule, momentum=momentum, accumulation=space.accumulation)
+    return space.accumulated(Parameters(global_batch_size=size, schedule=schedule, momentum=momentum))

@@ -265,8 +265,10 @@ class RunSection(Section):
 
     replicas: Annotated[int, Field(ge=1)] | Literal["all"] = "all"
     """Devices per trial. `"all"`: every visible GPU; without GPUs, one CPU replica."""
-    accumulation: int = Field(default=1, ge=1)
-    """Micro-batches per replica and step: their gradients are accumulated, for batches that do not fit at once."""
+    accumulation: Annotated[int, Field(ge=1)] | Literal["auto", "measure"] = 1
+    """Micro-batches per replica and step: their gradients are accumulated, for batches that do not fit at once. `"auto"`: as
+    few as fit, at each batch size. `"measure"`, for `aim = "curve"`: the same, but larger batches than fit at once are only
+    measured, and not recommended."""
     seed: int = Field(default=0, ge=0)
     no_progress_limit: Seconds = 900.0
     """A worker that reports nothing for so long is replaced, and its trial ends as CRASHED."""
@@ -292,6 +294,15 @@ class StudyDefinition(Section):
     def _baseline_for_target(self) -> Self:
         if self.objective.target == "baseline" and self.baseline is None:
             raise ValueError('`objective.target = "baseline"` needs a [baseline] section')
+        return self
+
+    @model_validator(mode="after")
+    def _measured_for_curve(self) -> Self:
+        if self.run.accumulation == "measure" and self.search.aim != "curve":
+            raise ValueError(
+                '`run.accumulation = "measure"` is for `search.aim = "curve"`: a search for the optimum would spend its '
+                'budget on batches that it may not recommend; use "auto" if it may'
+            )
         return self
 
     @model_validator(mode="after")

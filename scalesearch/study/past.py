@@ -53,7 +53,12 @@ class PastStudy:
         )
         resolved = replace(resolved, objective=replace(resolved.objective, target=store.attribute("target")))
         results = tuple(r for r in store.results() if r.outcome is not Outcome.INTERRUPTED)
-        best = findings(results, resolved.objective, leader=store.leader()).recommendation
+        best = findings(
+            results,
+            resolved.objective,
+            leader=store.leader(),
+            recommends_accumulated=resolved.space.recommends_accumulated,
+        ).recommendation
         if best is None or best.best.reached is None:
             raise StudyError(
                 f"study {store.name}: no trial reached the target, so there is no optimum to go on from; continue it with "

@@ -162,4 +162,5 @@ class Planning:
             points=self._store.curve(),
             edges=self._store.edges(),
             step_seconds=self._step_seconds,
+            recommends_accumulated=self._resolved.space.recommends_accumulated,
         )

@@ -47,8 +47,11 @@ class ProfilePlan:
 
     @staticmethod
     def of(resolved: ResolvedStudy, *, accumulations: tuple[int, ...], limit_seconds: float) -> ProfilePlan:
-        """All that a study may train."""
-        shares = [s // resolved.replicas // resolved.space.accumulation for s in resolved.space.batch_sizes.values()]
+        """All that a study may train, as far as it fits at once."""
+        shares = [
+            size // resolved.replicas // resolved.space.accumulation_at(size)
+            for size in resolved.space.batch_sizes.values()
+        ]
         if resolved.baseline is not None:
             shares.append(resolved.baseline.per_replica_batch_size(resolved.replicas))
         momentum = resolved.space.momentum

@@ -13,6 +13,7 @@ from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Objective, Outcome, TrialResult, crossing
 from scalesearch.core.retune import WarmStart
 from scalesearch.core.scaling_rules import Rule, scaling_rules
+from scalesearch.core.space import SearchSpace
 from scalesearch.definition import ResolvedStudy, StudyDefinition, resolve
 from scalesearch.definition.schema import BaselineSection
 from scalesearch.errors import StudyError
@@ -58,6 +59,17 @@ class Retuning:
     warm_start: WarmStart
     told: tuple[str, ...] = ()
 
+    def within(self, space: SearchSpace) -> Retuning:
+        """The same in a space, in as many micro-batches as that has."""
+        start = self.warm_start
+        rules = tuple(replace(rule, parameters=space.accumulated(rule.parameters)) for rule in start.rules)
+        old = tuple(replace(result, parameters=space.accumulated(result.parameters)) for result in start.old)
+        return replace(
+            self,
+            resolved=replace(self.resolved, space=space),
+            warm_start=replace(start, rules=rules, old=old),
+        )
+
     def as_json(self) -> dict[str, Any]:
         """What a report of it needs."""
         return {
@@ -83,20 +95,15 @@ def retuning(present: Present, definition: StudyDefinition, resolved: ResolvedSt
         raise StudyError(
             '`objective.target = "baseline"` is not known yet: give a number as target, or a study as --from'
         )
-    divisor = resolved.replicas * resolved.space.accumulation
     parameters = present.parameters or _of_config(present.config, definition, resolved)
-    rules = scaling_rules(
-        parameters,
-        growth=resolved.replicas / present.replicas,
-        divisor=divisor,
-        accumulation=resolved.space.accumulation,
-    )
+    growth = resolved.replicas / present.replicas
+    rules = scaling_rules(parameters, growth=growth, divisor=resolved.space.batch_sizes.divisor)
     old: tuple[TrialResult, ...]
     told, old, forgets = _of_sizes(parameters, rules), (), False
     if study is not None:
         old, forgets, more = _taken_over(study, definition, resolved, objective)
         told += more
-    return Retuning(
+    found = Retuning(
         present=present,
         # The old configuration is one of the rules: no baseline is run before anything else.
         resolved=replace(resolved, objective=objective, baseline=None, target_from_baseline=False),
@@ -105,6 +112,7 @@ def retuning(present: Present, definition: StudyDefinition, resolved: ResolvedSt
         ),
         told=tuple(told),
     )
+    return found.within(resolved.space)
 
 
 def check_same_workload(study: PastStudy, definition: StudyDefinition) -> None:
@@ -174,8 +182,6 @@ def _taken_over(
     if study.resolved.train_examples != resolved.train_examples:
         changes.append(f"training examples: {study.resolved.train_examples:,} there, {resolved.train_examples:,} here")
     told += [f"{change}: the old curves count until a run here has reached the target" for change in changes]
-    accumulation = resolved.space.accumulation
-    old = tuple(replace(r, parameters=replace(r.parameters, accumulation=accumulation)) for r in old)
     return old, bool(changes), told
 
 

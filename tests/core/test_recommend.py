@@ -335,3 +335,16 @@ def test_with_a_profile_a_machine_that_was_busy_for_a_while_changes_nothing() ->
 def test_a_profile_changes_nothing_where_seconds_are_not_minimised() -> None:
     results = (trial(0, FASTER, Outcome.REACHED), trial(1, REACHED, Outcome.REACHED, learning_rate=0.2))
     assert findings(results, OBJECTIVE, step_seconds=lambda batch: 1.0) == findings(results, OBJECTIVE)
+
+
+def test_what_was_only_measured_in_micro_batches_is_told_and_not_recommended() -> None:
+    at_once, faster = trial(0, REACHED, Outcome.REACHED), trial(1, FASTER, Outcome.REACHED, batch=256)
+    faster = replace(faster, parameters=replace(faster.parameters, accumulation=4))
+    assert recommended(findings([at_once, faster], OBJECTIVE)) == 1
+    for leader in (None, faster.parameters):
+        only_measured = findings([at_once, faster], OBJECTIVE, leader=leader, recommends_accumulated=False)
+        assert recommended(only_measured) == 0
+        assert any("global batch 256: does not fit at once" in caveat for caveat in only_measured.caveats)
+    nothing = findings([faster], OBJECTIVE, recommends_accumulated=False)
+    assert nothing.recommendation is None
+    assert any("not recommended" in caveat for caveat in nothing.caveats)

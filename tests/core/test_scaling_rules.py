@@ -51,5 +51,3 @@ def test_sizes_can_be_shared_by_the_replicas_and_rates_follow_the_sizes() -> Non
     assert rules["keep", "examples"].global_batch_size == 63
     assert rules["linear", "examples"].global_batch_size == 96
     assert rules["linear", "examples"].learning_rate == pytest.approx(0.15)
-    accumulated = by_name(scaling_rules(PRESENT, growth=4.0, divisor=8, accumulation=2))
-    assert {p.accumulation for p in accumulated.values()} == {2}

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from scalesearch.core.accumulation import AsFewAsFit
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
 from scalesearch.core.space import (
@@ -251,3 +253,19 @@ def test_the_number_of_axes_is_fixed_and_pinned_values_are_none() -> None:
         "decay_boundary_3_fraction",
         "decay_factor",
     ]
+
+
+def test_each_batch_size_is_taken_in_the_micro_batches_that_it_needs() -> None:
+    space = SearchSpace(
+        batch_sizes=BatchSizes(low=16, high=256, multiple_of=None, divisor=2),
+        learning_rate=Interval(1e-3, 1.0),
+        momentum=None,
+        schedule=ConstantSpace(),
+        accumulation=AsFewAsFit(replicas=2, largest_share=32, only_measured=True),
+    )
+    at = {"log2_global_batch_size": 8, "effective_learning_rate": 0.1}
+    assert space.parameters(at).accumulation == 4
+    assert space.parameters({**at, "log2_global_batch_size": 6}).accumulation == 1
+    assert space.accumulated(replace(space.parameters(at), accumulation=1)) == space.parameters(at)
+    assert not space.recommends_accumulated
+    assert replace(space, accumulation=4).recommends_accumulated

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 
+from scalesearch.core.accumulation import AsFewAsFit
 from scalesearch.core.step_time_model import (
     StepTimeFormula,
     fit_step_time_model,
-    micro_batches_that_fit,
     model_of,
 )
 
@@ -127,21 +127,13 @@ def test_two_replicas_alone_are_described_as_they_were_measured() -> None:
 
 def test_a_batch_that_does_not_fit_takes_as_many_micro_batches_as_it_needs() -> None:
     model = fit_step_time_model(measured(SATURATING))
-    seconds = model.on(2, largest_share=64)
+    space = AsFewAsFit(replicas=2, largest_share=64)
+    seconds = model.on(2, micro_batches=space.at)
     assert seconds(64) == model.seconds(64, replicas=2)
     assert seconds(1024) == model.seconds(1024, replicas=2, accumulation=8)
-    assert seconds == model.on(2, largest_share=64)  # a planner remembers what it believed for the same step times
-
-
-@pytest.mark.parametrize(
-    ("batch", "replicas", "largest", "expected"), [(64, 1, 64, 1), (128, 2, 32, 2), (96, 1, 40, 3)]
-)
-def test_micro_batches_are_equal_and_as_few_as_can_be(batch: int, replicas: int, largest: int, expected: int) -> None:
-    assert micro_batches_that_fit(batch, replicas=replicas, largest_share=largest) == expected
-
-
-def test_micro_batches_of_a_prime_share_are_single_examples() -> None:
-    assert micro_batches_that_fit(13, replicas=1, largest_share=5) == 13
+    assert seconds == model.on(
+        2, micro_batches=space.at
+    )  # a planner remembers what it believed for the same step times
 
 
 def test_gpus_are_taken_to_synchronise_around_a_ring_and_logical_cpus_through_one() -> None:

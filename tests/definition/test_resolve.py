@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scalesearch.core.accumulation import AsFewAsFit
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Objective
@@ -79,6 +80,16 @@ def test_accumulation_divides_too(define: Define) -> None:
     assert fits.baseline.per_replica_batch_size(4) == 1
     assert fits.space.accumulation == 4
     assert fits.space.batch_sizes.values() == (16, 32, 64)
+
+
+@pytest.mark.parametrize(("how", "only_measured"), [("auto", False), ("measure", True)])
+def test_as_few_micro_batches_as_fit_ask_nothing_of_the_sizes(define: Define, how: str, only_measured: bool) -> None:
+    definition = define("accumulation = 1", f'accumulation = "{how}"', 'sampler = "tpe"', 'aim = "curve"')
+    fits = resolved(definition, replicas=4)
+    assert fits.space.accumulation == AsFewAsFit(replicas=4, only_measured=only_measured)
+    assert fits.space.batch_sizes.divisor == 4
+    assert fits.baseline is not None
+    assert fits.baseline.accumulation == 1
 
 
 @pytest.mark.parametrize(

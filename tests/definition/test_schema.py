@@ -207,6 +207,11 @@ def test_keys_that_do_not_go_together(define: Define, parts: tuple[str, ...], sa
     assert str(caught.value) == f"study.toml: {says}"
 
 
+def test_what_is_only_measured_is_of_a_curve(define: Define) -> None:
+    with pytest.raises(DefinitionError, match=r'`run.accumulation = "measure"` is for `search.aim = "curve"`.*"auto"'):
+        define("accumulation = 1", 'accumulation = "measure"')
+
+
 def test_a_linear_schedule_needs_its_length(define: Define) -> None:
     with pytest.raises(DefinitionError, match="needs `decay_examples`"):
         define(PIECEWISE, 'kind = "linear"')

@@ -95,6 +95,29 @@ def test_out_of_memory_at_a_batch_size(new_study: NewStudy, inject: Inject) -> N
     assert found["recommendation"]["global_batch_size"] <= 48
 
 
+def test_batches_that_do_not_fit_are_taken_in_micro_batches(new_study: NewStudy, inject: Inject) -> None:
+    """Where the definition allows it; the profile has found what fits, so that no trial runs out of memory."""
+    study = new_study(tracking_uri=NO_COPY)
+    study.define(
+        'minimize = "steps"',
+        'minimize = "seconds"',
+        "global_batch_size = { low = 16",
+        "global_batch_size = { low = 64",
+        "[budget]",
+        '[run]\naccumulation = "auto"\n[budget]',
+    )
+    study.order("need 48")
+    inject("batches that do not fit, in micro-batches (MemoryError)")
+    found = study.run()
+    trials = [r for r in study.results() if not r.is_baseline]
+    assert trials
+    for r in trials:
+        assert r.outcome is not Outcome.OUT_OF_MEMORY
+        assert r.parameters.accumulation == r.parameters.global_batch_size // 32
+        assert len(r.measurements) > 1
+    assert found["recommendation"] is not None
+
+
 def test_nan_after_some_steps(new_study: NewStudy, inject: Inject) -> None:
     study = new_study(tracking_uri=NO_COPY)
     driver = study.start()

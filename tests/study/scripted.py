@@ -52,6 +52,7 @@ RECORD = StudyRecord(
 
 
 def resolved(objective: Objective = EXAMPLES_TO_TARGET, **fields: Any) -> ResolvedStudy:
+    replicas = fields.get("replicas", REPLICAS)
     complete: dict[str, Any] = {
         "name": "s",
         "replicas": REPLICAS,
@@ -60,7 +61,7 @@ def resolved(objective: Objective = EXAMPLES_TO_TARGET, **fields: Any) -> Resolv
         "objective": objective,
         "target_from_baseline": False,
         "space": SearchSpace(
-            batch_sizes=BatchSizes(low=16, high=128, multiple_of=None, divisor=1),
+            batch_sizes=BatchSizes(low=16, high=128, multiple_of=None, divisor=replicas),
             learning_rate=Interval(1e-3, 10.0),
             momentum=None,
             schedule=ConstantSpace(),

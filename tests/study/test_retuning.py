@@ -8,6 +8,7 @@ from pathlib import Path
 import optuna
 import pytest
 
+from scalesearch.core.accumulation import AsFewAsFit
 from scalesearch.core.budget import Budget
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Outcome
@@ -174,3 +175,14 @@ def test_a_retune_is_a_study_and_goes_on_where_it_was_stopped(past: PastStudy, t
     going_on = session("cut", 8)
     going_on.run()
     assert [r.parameters for r in going_on.results] == [r.parameters for r in whole.results]
+
+
+def test_what_is_taken_over_is_cut_into_as_many_micro_batches_as_a_profile_asks_for(past: PastStudy) -> None:
+    made = retuning(Present.of(past), define(), there())
+    assert {r.parameters.accumulation for r in (*made.warm_start.rules, *made.warm_start.old)} == {1}
+    space = replace(made.resolved.space, accumulation=AsFewAsFit(replicas=4, largest_share=8))
+    within = made.within(space)
+    assert within.resolved.space == space
+    for known in (*within.warm_start.rules, *within.warm_start.old):
+        assert known.parameters.accumulation == space.accumulation_at(known.parameters.global_batch_size)
+    assert max(r.parameters.accumulation for r in within.warm_start.old) > 1
