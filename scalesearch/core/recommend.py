@@ -261,8 +261,8 @@ def _only_measured(ranked: Sequence[TrialResult]) -> Iterable[str]:
     sizes = sorted({r.parameters.global_batch_size for r in ranked if r.parameters.accumulation > 1})
     if sizes:
         yield (
-            f"global batch {', '.join(map(str, sizes))}: does not fit at once, so it was measured in micro-batches and is "
-            'not recommended (`run.accumulation = "measure"`)'
+            f"whether to use global batch {', '.join(map(str, sizes))}: measured in micro-batches, as it does not fit at once, "
+            'and not recommended (`run.accumulation = "measure"`)'
         )
 
 

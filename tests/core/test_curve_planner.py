@@ -7,8 +7,10 @@ from functools import cache
 import numpy as np
 import pytest
 
+from scalesearch.core.accumulation import AsFewAsFit
 from scalesearch.core.curve_planner import CurvePlanner, sizes_of
 from scalesearch.core.curve_standing import MOST_ATTEMPTS
+from scalesearch.core.memory import Memory
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Goal, Outcome, TrialResult
@@ -156,6 +158,23 @@ def test_the_optimum_comes_with_the_curve(goal: Goal) -> None:
     per_step = {"seconds": EASY.step_time, "steps": lambda size: 1.0, "examples": float}[goal]
     cost = true_steps(EASY, found) * per_step(found.global_batch_size)
     assert cost < 1.25 * min(steps * per_step(size) for size, steps in best_steps().items())
+
+
+def test_what_is_only_measured_is_not_recommended() -> None:
+    """The best batch size for steps is the largest one, which is taken in micro-batches here."""
+    found = study(0)
+    limited = AsFewAsFit(replicas=1, largest_share=64, only_measured=True)
+    space = replace(SPACE, accumulation=limited)
+    results = [replace(r, parameters=space.accumulated(r.parameters)) for r in found.results]
+    assert (best := found.planner.recommend(found.results)) is not None
+    assert best.global_batch_size > 64
+    only_measured = replace(found.planner, space=space, memory=Memory())
+    assert (best := only_measured.recommend(results)) is not None
+    assert (best.global_batch_size, best.accumulation) == (64, 1)
+    assert only_measured.curve(results).keys() == found.planner.curve(found.results).keys()
+    may_be = replace(only_measured, space=replace(space, accumulation=replace(limited, only_measured=False)))
+    assert (best := may_be.recommend(results)) is not None
+    assert best.accumulation > 1
 
 
 def test_the_caps_are_in_the_unit_of_the_goal() -> None:

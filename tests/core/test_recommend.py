@@ -344,7 +344,7 @@ def test_what_was_only_measured_in_micro_batches_is_told_and_not_recommended() -
     for leader in (None, faster.parameters):
         only_measured = findings([at_once, faster], OBJECTIVE, leader=leader, recommends_accumulated=False)
         assert recommended(only_measured) == 0
-        assert any("global batch 256: does not fit at once" in caveat for caveat in only_measured.caveats)
+        assert any("global batch 256: measured in micro-batches" in caveat for caveat in only_measured.caveats)
     nothing = findings([faster], OBJECTIVE, recommends_accumulated=False)
     assert nothing.recommendation is None
     assert any("not recommended" in caveat for caveat in nothing.caveats)
