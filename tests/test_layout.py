@@ -22,6 +22,7 @@ TESTED_THROUGH = {
     "cli/check.py": "cli/test_check_command.py",
     "cli/expectation.py": "cli/test_retune_command.py",
     "cli/forecast.py": "cli/test_forecast_command.py",
+    "cli/options.py": "cli/test_commands.py",
     "cli/profile.py": "cli/test_profile_command.py",
     "cli/retune.py": "cli/test_retune_command.py",
     "cli/retune_summary.py": "cli/test_retune_command.py",

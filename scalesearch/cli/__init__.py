@@ -13,6 +13,16 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from scalesearch.cli.options import (
+    definition_argument,
+    json_option,
+    parse_budget,
+    parse_replicas,
+    parse_seconds,
+    storage_option,
+    study_argument,
+    tracking_option,
+)
 from scalesearch.errors import ScalesearchError, StudyError
 
 if TYPE_CHECKING:
@@ -23,8 +33,6 @@ if TYPE_CHECKING:
 EXIT_USER_ERROR = 2
 EXIT_NOT_REACHED = 3
 EXIT_INTERRUPTED = 130
-STORAGE = "sqlite:///scalesearch.db"
-TRACKING_URI = "sqlite:///mlflow.db"
 
 
 class Commands(click.Group):
@@ -55,49 +63,21 @@ def main() -> None:
     """
 
 
-def _storage_option(function: Any) -> Any:
-    return click.option(
-        "--storage", default=STORAGE, show_default=True, help="Optuna storage that keeps the studies, as a URL."
-    )(function)
-
-
-def _json_option(function: Any) -> Any:
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else.")(
-        function
-    )
-
-
-def _parse_budget(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Budget | None:
-    from scalesearch.core.quantities import parse_budget
-
-    if text is None:
-        return None
-    try:
-        return parse_budget(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
 @main.command()
-@click.argument("definition", type=click.Path(path_type=Path))
+@definition_argument
 @click.option(
     "--budget",
-    callback=_parse_budget,
+    callback=parse_budget,
     metavar="LIMITS",
     help="Replaces the definition's budget: 30m, 2h (wall clock), device:2h, 5e6ex, 40ep, 25trials, or several with "
     "commas between them. The first to run out ends the study.",
 )
 @click.option("--replicas", type=click.IntRange(min=1), help="Devices per trial; replaces the definition's `replicas`.")
-@_storage_option
-@click.option(
-    "--tracking-uri",
-    default=TRACKING_URI,
-    show_default=True,
-    help='MLflow database or server that gets a copy to browse; "none" for no copy.',
-)
-@_json_option
+@storage_option
+@tracking_option
+@json_option
 def study(
-    definition: Path, budget: Budget | None, replicas: int | None, storage: str, tracking_uri: str, as_json: bool
+    definition: Path, budget: Budget | None, replicas: int | None, storage: str, tracking_uri: str | None, as_json: bool
 ) -> None:
     """Search the optimum that DEFINITION (a TOML file) describes; the same command again continues.
 
@@ -120,39 +100,17 @@ def study(
             budget=budget,
             replicas=replicas,
             storage_url=storage,
-            tracking_uri=None if tracking_uri == "none" else tracking_uri,
+            tracking_uri=tracking_uri,
             as_json=as_json,
         )
         sys.exit(run_study(options, started=started))
 
 
-def _parse_replicas(ctx: click.Context, parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
-    try:
-        counts = [int(part) for part in text.split(",")] if text is not None else []
-    except ValueError:
-        counts = [0]
-    if any(count < 1 for count in counts):
-        raise click.BadParameter(f"{text!r} is not a list of numbers of replicas: expected e.g. 4, or 1,2,4")
-    return tuple(sorted(set(counts)))
-
-
-def _parse_seconds(ctx: click.Context, parameter: click.Parameter, text: str) -> float:
-    from scalesearch.core.quantities import parse_seconds
-
-    try:
-        seconds = parse_seconds(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-    if seconds <= 0:
-        raise click.BadParameter(f"a duration must be positive, but got {text!r}")
-    return seconds
-
-
 @main.command()
-@click.argument("definition", type=click.Path(path_type=Path))
+@definition_argument
 @click.option(
     "--replicas",
-    callback=_parse_replicas,
+    callback=parse_replicas,
     metavar="N,N,…",
     help="Numbers of replicas to profile, e.g. 1,2,4; by default the definition's.",
 )
@@ -164,11 +122,11 @@ def _parse_seconds(ctx: click.Context, parameter: click.Parameter, text: str) ->
     "--limit",
     default="20s",
     show_default=True,
-    callback=_parse_seconds,
+    callback=parse_seconds,
     help="Time for each number of replicas, compilation apart.",
 )
-@_storage_option
-@_json_option
+@storage_option
+@json_option
 def profile(
     definition: Path,
     replicas: tuple[int, ...],
@@ -203,9 +161,9 @@ def profile(
 
 
 @main.command()
-@click.argument("definition", type=click.Path(path_type=Path))
+@definition_argument
 @click.option("--replicas", type=click.IntRange(min=2), required=True, help="Devices to compare with one.")
-@_json_option
+@json_option
 def check(definition: Path, replicas: int, as_json: bool) -> None:
     """Check whether DEFINITION's workload trains on several replicas as on one, and say why if it does not.
 
@@ -222,10 +180,10 @@ def check(definition: Path, replicas: int, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("study_name", metavar="STUDY")
+@study_argument
 @click.option(
     "--replicas",
-    callback=_parse_replicas,
+    callback=parse_replicas,
     default="1,2,4,8,16",
     show_default=True,
     metavar="N,N,…",
@@ -237,8 +195,8 @@ def check(definition: Path, replicas: int, as_json: bool) -> None:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Step times of the machine to forecast for, from `profile --export` there; by default those of STUDY's machine.",
 )
-@_storage_option
-@_json_option
+@storage_option
+@json_option
 def forecast(
     study_name: str, replicas: tuple[int, ...], profile_path: Path | None, storage: str, as_json: bool
 ) -> None:
@@ -266,7 +224,7 @@ def forecast(
 
 
 @main.command()
-@click.argument("definition", type=click.Path(path_type=Path))
+@definition_argument
 @click.option("--from", "from_study", metavar="STUDY", help="The study whose optimum is moved; its trials are known.")
 @click.option("--from-mlflow", metavar="RUN", help="The id of an MLflow run instead: of a study, or of one training.")
 @click.option(
@@ -283,21 +241,16 @@ def forecast(
     help="Replicas that the settings of --from-config or of a training in MLflow run on.",
 )
 @click.option("--replicas", type=click.IntRange(min=1), required=True, help="Devices to move to.")
-@click.option("--budget", callback=_parse_budget, metavar="LIMITS", help="As for `study`: 30m, device:2h, 5e6ex, …")
+@click.option("--budget", callback=parse_budget, metavar="LIMITS", help="As for `study`: 30m, device:2h, 5e6ex, …")
 @click.option(
     "--profile",
     "profile_path",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Step times by which costs are compared, from `profile --export`; by default, those of this machine are measured.",
 )
-@_storage_option
-@click.option(
-    "--tracking-uri",
-    default=TRACKING_URI,
-    show_default=True,
-    help='MLflow database or server that gets a copy to browse; "none" for no copy.',
-)
-@_json_option
+@storage_option
+@tracking_option
+@json_option
 def retune(
     definition: Path,
     from_study: str | None,
@@ -308,7 +261,7 @@ def retune(
     budget: Budget | None,
     profile_path: Path | None,
     storage: str,
-    tracking_uri: str,
+    tracking_uri: str | None,
     as_json: bool,
 ) -> None:
     """Move a known optimum to other hardware: DEFINITION's workload on N replicas, for a few trainings' worth of compute.
@@ -336,7 +289,7 @@ def retune(
             budget=budget,
             replicas=replicas,
             storage_url=storage,
-            tracking_uri=None if tracking_uri == "none" else tracking_uri,
+            tracking_uri=tracking_uri,
             as_json=as_json,
             profile_path=profile_path,
         )
@@ -355,7 +308,7 @@ def retune(
 
 
 @main.command()
-@_json_option
+@json_option
 def workloads(as_json: bool) -> None:
     """List the built-in workloads and their options.
 
@@ -378,8 +331,8 @@ def workloads(as_json: bool) -> None:
 
 
 @main.command()
-@_storage_option
-@_json_option
+@storage_option
+@json_option
 def studies(storage: str, as_json: bool) -> None:
     """List the studies that a storage holds.
 
@@ -410,9 +363,9 @@ def studies(storage: str, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("study_name", metavar="STUDY")
-@_storage_option
-@_json_option
+@study_argument
+@storage_option
+@json_option
 def report(study_name: str, storage: str, as_json: bool) -> None:
     """Print what STUDY has established so far; `scalesearch studies` lists the names.
 
