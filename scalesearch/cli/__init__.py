@@ -19,6 +19,7 @@ from scalesearch.cli.options import (
     parse_budget,
     parse_replicas,
     parse_seconds,
+    profile_option,
     storage_option,
     study_argument,
     tracking_option,
@@ -27,6 +28,10 @@ from scalesearch.errors import ScalesearchError, StudyError
 
 if TYPE_CHECKING:
     from scalesearch.core.budget import Budget
+
+COMPARED_BY = (
+    "Step times by which costs are compared, from `profile --export`; by default, those of this machine are measured."
+)
 
 # What a command needs is imported in it: Optuna, MLflow and SciPy take seconds, and `--help` must not.
 
@@ -73,11 +78,18 @@ def main() -> None:
     "commas between them. The first to run out ends the study.",
 )
 @click.option("--replicas", type=click.IntRange(min=1), help="Devices per trial; replaces the definition's `replicas`.")
+@profile_option(COMPARED_BY)
 @storage_option
 @tracking_option
 @json_option
 def study(
-    definition: Path, budget: Budget | None, replicas: int | None, storage: str, tracking_uri: str | None, as_json: bool
+    definition: Path,
+    budget: Budget | None,
+    replicas: int | None,
+    profile_path: Path | None,
+    storage: str,
+    tracking_uri: str | None,
+    as_json: bool,
 ) -> None:
     """Search the optimum that DEFINITION (a TOML file) describes; the same command again continues.
 
@@ -102,6 +114,7 @@ def study(
             storage_url=storage,
             tracking_uri=tracking_uri,
             as_json=as_json,
+            profile_path=profile_path,
         )
         sys.exit(run_study(options, started=started))
 
@@ -189,11 +202,8 @@ def check(definition: Path, replicas: int, as_json: bool) -> None:
     metavar="N,N,…",
     help="Numbers of replicas to forecast for.",
 )
-@click.option(
-    "--profile",
-    "profile_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Step times of the machine to forecast for, from `profile --export` there; by default those of STUDY's machine.",
+@profile_option(
+    "Step times of the machine to forecast for, from `profile --export` there; by default those of STUDY's machine."
 )
 @storage_option
 @json_option
@@ -242,12 +252,7 @@ def forecast(
 )
 @click.option("--replicas", type=click.IntRange(min=1), required=True, help="Devices to move to.")
 @click.option("--budget", callback=parse_budget, metavar="LIMITS", help="As for `study`: 30m, device:2h, 5e6ex, …")
-@click.option(
-    "--profile",
-    "profile_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Step times by which costs are compared, from `profile --export`; by default, those of this machine are measured.",
-)
+@profile_option(COMPARED_BY)
 @storage_option
 @tracking_option
 @json_option

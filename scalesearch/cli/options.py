@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from scalesearch.core.budget import Budget
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 STORAGE = "sqlite:///scalesearch.db"
 TRACKING_URI = "sqlite:///mlflow.db"
@@ -27,6 +30,11 @@ tracking_option = click.option(
     callback=lambda ctx, parameter, text: None if text == "none" else text,
     help='MLflow database or server that gets a copy to browse; "none" for no copy.',
 )
+
+
+def profile_option(text: str) -> Callable[[F], F]:
+    """`--profile FILE`, with its help."""
+    return click.option("--profile", "profile_path", type=click.Path(path_type=Path, dir_okay=False), help=text)
 
 
 def parse_budget(ctx: click.Context, parameter: click.Parameter, text: str | None) -> Budget | None:

@@ -46,7 +46,7 @@ def main(definition: Path, budget: str, samplers: str, seeds: int, replicas: int
         searched = table | {"search": table["search"] | {"sampler": sampler}}
         study = _study(searched, ["--budget", budget], replicas)
         found = study["recommendation"]
-        rows.append(_row(sampler, study, found and _as_baseline(found), table, seeds, replicas))
+        rows.append(_row(sampler, study, found and as_baseline(found), table, seeds, replicas))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
@@ -56,7 +56,7 @@ def main(definition: Path, budget: str, samplers: str, seeds: int, replicas: int
 def _row(name: str, study: Json | None, parameters: Json | None, table: Json, seeds: int, replicas: int) -> Json:
     """One sampler's recommendation with its fresh runs."""
     fresh = range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + seeds)
-    runs = [_run_once(table, parameters, seed, replicas) for seed in fresh] if parameters else []
+    runs = [run_once(table, parameters, seed, replicas) for seed in fresh] if parameters else []
     return {
         "name": name,
         "trials": sum(study["outcomes"].values()) if study else None,
@@ -67,7 +67,7 @@ def _row(name: str, study: Json | None, parameters: Json | None, table: Json, se
     }
 
 
-def _run_once(table: Json, parameters: Json, seed: int, replicas: int) -> Json | None:
+def run_once(table: Json, parameters: Json, seed: int, replicas: int) -> Json | None:
     """Steps and seconds to target of one run, and its test metrics; None: the target was not reached."""
     alone = {k: v for k, v in table.items() if k != "budget"} | {
         "baseline": parameters,
@@ -76,7 +76,7 @@ def _run_once(table: Json, parameters: Json, seed: int, replicas: int) -> Json |
     return _study(alone, ["--budget", "1trials"], replicas)["baseline"]
 
 
-def _as_baseline(found: Json) -> Json:
+def as_baseline(found: Json) -> Json:
     """A recommendation as the section of a definition."""
     section = {k: found[k] for k in ("global_batch_size", "learning_rate", "momentum") if found[k] is not None}
     if found["schedule"] == "piecewise":
@@ -91,8 +91,13 @@ def _as_baseline(found: Json) -> Json:
 def _study(table: Json, options: list[str], replicas: int) -> Json:
     """The JSON that a new study prints, run in a folder of its own."""
     with _folder_with(table) as folder:
-        command = [sys.executable, "-m", "scalesearch", "study", "study.toml", "--json", "--replicas", str(replicas)]
-        done = subprocess.run([*command, *options], cwd=folder, capture_output=True, text=True, check=False)
+        return command_json(["study", "study.toml", "--json", "--replicas", str(replicas), *options], Path(folder))
+
+
+def command_json(arguments: list[str], folder: Path) -> Json:
+    """What a command prints with `--json`, run in `folder`."""
+    command = [sys.executable, "-m", "scalesearch", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode not in (0, NOT_REACHED):
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")
     found: Json = json.loads(done.stdout)
