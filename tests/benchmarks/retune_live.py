@@ -1,7 +1,7 @@
 """How good is a retune with real training? One GPU to a made-up machine with eight, against a full study there.
 
-    python tests/benchmarks/retune_live.py studies/fashion_mnist_mlp.toml --runs 12
-    python tests/benchmarks/retune_live.py studies/digits_mlp.toml --runs 12 --seeds 0,1,2
+    python tests/benchmarks/retune_live.py studies/fashion_mnist_mlp.toml --runs 40
+    python tests/benchmarks/retune_live.py studies/digits_mlp.toml --runs 40 --seeds 0,1,2
 
 The machine is a profile file: a step of b examples per GPU takes 1 ms + 10 µs · b, and with eight GPUs 0.4 ms more for their
 synchronisation. Costs are steps times these. For each seed: a study on one of its GPUs; a study on eight with a budget of
@@ -47,7 +47,7 @@ ERROR = 0.01  # of the step times
 
 @click.command(help=__doc__)
 @click.argument("definition", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--runs", default=12.0, show_default=True, help="budget of the full study, in runs of the old optimum")
+@click.option("--runs", default=40.0, show_default=True, help="budget of the full study, in runs of the old optimum")
 @click.option("--old-budget", default="40trials", show_default=True, help="of the study on one GPU")
 @click.option("--seeds", default="0,1,2", show_default=True, help="of the studies")
 @click.option("--fresh", default=5, show_default=True, help="fresh runs of each recommendation")
