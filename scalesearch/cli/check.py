@@ -14,6 +14,7 @@ from scalesearch.cli.workers import devices, started_worker, with_replicas
 from scalesearch.core.equivalence import Verdict
 from scalesearch.definition import load_definition
 from scalesearch.report.equivalence import verdict_json, verdict_lines
+from scalesearch.report.say import say
 from scalesearch.study.equivalence import Trying, check_equivalence, parameters_to_check
 
 EXIT_DIFFERS = 3
@@ -30,7 +31,7 @@ def run_check(path: Path, *, replicas: int, as_json: bool) -> int:
         )
         parameters = parameters_to_check(several.resolved)
         where = devices(several.ready)
-        console.print(f"Checking {definition.workload.name} on {where}", highlight=False, soft_wrap=True)
+        say(console, f"Checking {definition.workload.name} on {where}")
         status = at_exit.enter_context(console.status(""))
         for news in check_equivalence(
             one.executor, several.executor, parameters=parameters, replicas=replicas, seed=definition.run.seed
@@ -44,5 +45,5 @@ def run_check(path: Path, *, replicas: int, as_json: bool) -> int:
         click.echo(json.dumps(verdict_json(verdict), allow_nan=False))
     else:
         for line in verdict_lines(verdict):
-            Console().print(escape(line), highlight=False, soft_wrap=True)
+            say(Console(), line)
     return 0 if verdict.agrees else EXIT_DIFFERS

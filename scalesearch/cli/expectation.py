@@ -8,6 +8,7 @@ from scalesearch.cli.study_profile import ProfiledStudy
 from scalesearch.core.budget import Budget
 from scalesearch.core.forecast import StepsAt
 from scalesearch.report import words
+from scalesearch.report.say import say
 from scalesearch.study.retuning import Retuning
 
 ENOUGH_RUNS = 3.0  # full runs: what a retune usually takes
@@ -16,7 +17,7 @@ ENOUGH_RUNS = 3.0  # full runs: what a retune usually takes
 def say_what_is_expected(retune: Retuning, at_start: ProfiledStudy, budget: Budget, console: Console) -> None:
     """What is taken over, what the old study lets expect here, and whether the budget can pay for it."""
     for sentence in retune.told:
-        _say(console, f"Taken over: {sentence}")
+        say(console, f"Taken over: {sentence}")
     study = retune.present.study
     if study is None or not retune.warm_start.old:
         return
@@ -34,7 +35,7 @@ def say_what_is_expected(retune: Retuning, at_start: ProfiledStudy, budget: Budg
     size = best.parameters.global_batch_size
     seconds = best.steps * step_seconds(size) if step_seconds is not None else None
     took = f" in about {words.duration(seconds)} of training" if seconds is not None else ""
-    _say(
+    say(
         console, f"Expected: the target at global batch {size:,} ({best.source}){took}, {words.count(best.steps)} steps"
     )
     runs = _full_runs(
@@ -42,7 +43,7 @@ def say_what_is_expected(retune: Retuning, at_start: ProfiledStudy, budget: Budg
     )
     if runs is not None and runs < ENOUGH_RUNS:
         little = "which is less than one: expect no recommendation" if runs < 1.0 else "which is little"
-        _say(console, f"The budget is worth {runs:.1f} such runs, {little}. Allow about {ENOUGH_RUNS:g}")
+        say(console, f"The budget is worth {runs:.1f} such runs, {little}. Allow about {ENOUGH_RUNS:g}")
 
 
 def _full_runs(budget: Budget, *, examples: float, seconds: float | None, replicas: int, epoch: int) -> float | None:
@@ -59,7 +60,3 @@ def _full_runs(budget: Budget, *, examples: float, seconds: float | None, replic
     if budget.wall_clock_seconds is not None and seconds is not None:
         shares.append(budget.wall_clock_seconds / seconds)
     return min(shares, default=None)
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)

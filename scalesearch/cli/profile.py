@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.markup import escape
 
 from scalesearch.cli.workers import devices, started_worker, with_replicas
 from scalesearch.core.profile import Profile, ProfileFingerprint, ProfilePoint, ReplicaProfile, Tried
@@ -17,6 +16,7 @@ from scalesearch.definition import load_definition
 from scalesearch.definition.profile_file import write_profile
 from scalesearch.execution.local import LocalExecutor
 from scalesearch.report.profile import print_profile, profile_json
+from scalesearch.report.say import say
 from scalesearch.search.database import open_storage
 from scalesearch.search.profiles import ProfileStore
 from scalesearch.study.profiling import ProfilePlan, covers, fingerprint_of, measure_profile
@@ -54,7 +54,7 @@ def run_profile(options: ProfileOptions) -> int:
     profile = Profile(fingerprint=fingerprint, by_replicas=tuple(parts[k] for k in sorted(parts)))
     if options.export_path is not None:
         write_profile(profile, options.export_path)
-        console.print(f"Written: {escape(str(options.export_path))}", highlight=False, soft_wrap=True)
+        say(console, f"Written: {options.export_path}")
     model = model_of(profile) if profile.points else None
     if options.as_json:
         click.echo(json.dumps(profile_json(profile, model, reused=reused), allow_nan=False))
@@ -74,13 +74,12 @@ def _profile_one(
         kept = store.find(fingerprint, worker.ready.replicas)
         where = devices(worker.ready)
         if kept is not None and covers(kept, plan) and not options.again:
-            console.print(
+            say(
+                console,
                 f"{where}: measured before with the same hardware, software and workload; --again measures anew",
-                highlight=False,
-                soft_wrap=True,
             )
             return fingerprint, kept, False
-        console.print(f"Profiling {definition.workload.name} on {where}", highlight=False, soft_wrap=True)
+        say(console, f"Profiling {definition.workload.name} on {where}")
         measured = _measure(worker.executor, plan, console)
         store.keep(fingerprint, measured)
         return fingerprint, measured, True

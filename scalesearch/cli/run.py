@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from scalesearch.core.results import Direction
 from scalesearch.definition import ResolvedStudy, StudyDefinition, parse_definition, read_definition
 from scalesearch.errors import DefinitionError
 from scalesearch.report.progress import StudyProgress
+from scalesearch.report.say import say
 from scalesearch.search.database import open_storage
 from scalesearch.search.lease import take_lease
 from scalesearch.search.sampler import SamplerName
@@ -87,15 +89,14 @@ def run_study(options: StudyOptions, *, started: float) -> int:
         executor, resolved = worker.executor, worker.resolved
         retune = retuning(options.present, definition, resolved) if options.present is not None else None
         resolved = retune.resolved if retune is not None else resolved
-        console.print(
+        say(
+            console,
             f"Study {resolved.name}: {definition.workload.name} on {devices(worker.ready)}, "
             f"{worker.ready.train_examples:,} training examples",
-            highlight=False,
-            soft_wrap=True,
         )
         store = StudyStore(storage, resolved.name, direction=_direction(resolved))
         # Before anything is written, here or in MLflow: the study may be another driver's.
-        lease = take_lease(store, waiting=console.print)
+        lease = take_lease(store, waiting=partial(say, console))
         at_exit.callback(lease.release)
         of_retune = {"retune.from": retune.present.source} if retune is not None else {}
         store.check_definition({**definition.fingerprint(), "replicas": resolved.replicas, **of_retune})
@@ -297,17 +298,17 @@ def _figures(found: Findings) -> dict[str, Figure]:
 def _say_how_to_go_on(
     console: Console, options: StudyOptions, tracker: MlflowTracker | NullTracker, ended: StudyEnded
 ) -> None:
-    console.print(f"Ended: {escape(ended.stopped_by)}.", highlight=False, soft_wrap=True)
-    console.print("Continue: the same command, with a larger --budget if it is spent.", highlight=False, soft_wrap=True)
+    say(console, f"Ended: {ended.stopped_by}.")
+    say(console, "Continue: the same command, with a larger --budget if it is spent.")
     links = tracker.links
     if links is None:
         return
     address = options.tracking_uri or ""
     if not address.startswith("http"):
-        console.print(f"Browse:   mlflow ui --backend-store-uri {address}   then open", highlight=False, soft_wrap=True)
+        say(console, f"Browse:   mlflow ui --backend-store-uri {address}   then open")
         address = "http://localhost:5000"
     for link in (links.study, links.charts, links.trials):
-        console.print(f"          {address.rstrip('/')}/{link}", highlight=False, soft_wrap=True)
+        say(console, f"          {address.rstrip('/')}/{link}")
 
 
 def _sampler_name(definition: StudyDefinition) -> SamplerName:

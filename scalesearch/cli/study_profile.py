@@ -18,6 +18,7 @@ from scalesearch.definition import ResolvedStudy
 from scalesearch.definition.profile_file import check_workload, profile_to_json, read_profile
 from scalesearch.execution.local import LocalExecutor
 from scalesearch.report import words
+from scalesearch.report.say import say
 from scalesearch.search.lease import Lease
 from scalesearch.search.profiles import ProfileStore
 from scalesearch.search.storage import StudyStore
@@ -55,9 +56,9 @@ def profile_study(
     profiles = ProfileStore(store.storage)
     part = profiles.find(fingerprint, resolved.replicas)
     if part is not None and covers(part, plan):
-        _say(console, "Step times: those of the last profile of this workload on this machine")
+        say(console, "Step times: those of the last profile of this workload on this machine")
     elif not limit_seconds:
-        _say(console, "Step times: from the trials, as 2 % of the budget are too short for a profile")
+        say(console, "Step times: from the trials, as 2 % of the budget are too short for a profile")
         return ProfiledStudy(resolved)
     else:
         part = _measure(executor, plan, fingerprint, lease=lease, console=console, stop=stop)
@@ -78,17 +79,17 @@ def profile_given(
     profile, here = read_profile(path), fingerprint_of(executor)
     check_workload(profile, here, source=str(path))
     if resolved.objective.minimize != "seconds":
-        _say(console, f"{path} is not needed: the study minimises {resolved.objective.minimize}")
+        say(console, f"{path} is not needed: the study minimises {resolved.objective.minimize}")
         return ProfiledStudy(resolved)
     hardware = [line for line in here.differences(profile.fingerprint) if line.startswith("hardware")]
     where = f", which is of other hardware ({'; '.join(hardware)})" if hardware else ""
-    _say(console, f"Step times: those of {path}{where}")
+    say(console, f"Step times: those of {path}{where}")
     store.keep("profile", profile_to_json(profile))
     part = profile.of(resolved.replicas)
     if part is not None:
         return _with_profile(resolved, profile, part)
     assumption = model_of(profile).assumption()
-    _say(console, f"Step times with {resolved.replicas} replicas are not in it: {assumption}")
+    say(console, f"Step times with {resolved.replicas} replicas are not in it: {assumption}")
     return ProfiledStudy(resolved, _step_seconds(resolved, profile))
 
 
@@ -107,7 +108,7 @@ def _measure(
             lease.refresh()
             if isinstance(news, ReplicaProfile):
                 sizes = len({p.per_replica_batch_size for p in news.points})
-                _say(console, f"Step times: measured at {sizes} batch sizes in {words.duration(news.seconds)}")
+                say(console, f"Step times: measured at {sizes} batch sizes in {words.duration(news.seconds)}")
                 return news
             if stop.requested.is_set():
                 return None
@@ -143,7 +144,3 @@ def _limited(resolved: ResolvedStudy, largest_share: int) -> ResolvedStudy:
 
 def _step_seconds(resolved: ResolvedStudy, profile: Profile) -> Callable[[int], float] | None:
     return step_seconds_of(profile, replicas=resolved.replicas, micro_batches=resolved.space.accumulation_at)
-
-
-def _say(console: Console, sentence: str) -> None:
-    console.print(sentence, highlight=False, soft_wrap=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 
 from scalesearch.cli.retune_summary import RetuneSummary
 from scalesearch.core.budget import Budget, Spent, spent
@@ -19,6 +18,7 @@ from scalesearch.core.step_time_model import step_seconds_of
 from scalesearch.definition.profile_file import profile_from_json
 from scalesearch.report.as_json import study_json
 from scalesearch.report.markdown import note
+from scalesearch.report.say import say
 from scalesearch.report.terminal import outcome_counts, print_findings, spending
 from scalesearch.search.storage import StudyStore
 from scalesearch.study.account import PROFILE_DEVICE_SECONDS
@@ -92,9 +92,9 @@ class Summary:
             optimizer=self.optimizer,
         )
         for line in self.retune.lines() if self.retune else ():
-            console.print(escape(line), highlight=False, soft_wrap=True)
-        console.print(f"Trials: {outcome_counts(self.findings.outcomes) or 'none'}", highlight=False, soft_wrap=True)
-        console.print(f"Spent:  {spending(self.budget, self.spent)}", highlight=False, soft_wrap=True)
+            say(console, line)
+        say(console, f"Trials: {outcome_counts(self.findings.outcomes) or 'none'}")
+        say(console, f"Spent:  {spending(self.budget, self.spent)}")
 
     def as_json(self) -> dict[str, Any]:
         """It as one JSON object."""

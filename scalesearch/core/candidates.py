@@ -14,6 +14,7 @@ from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant
 from scalesearch.core.space import Axis, SearchSpace
 from scalesearch.core.surrogate.belief import Belief
+from scalesearch.core.surrogate.cost import odds
 from scalesearch.core.surrogate.modes import Array
 from scalesearch.core.surrogate.residual import similarity
 
@@ -73,6 +74,13 @@ class Candidates:
     def novelty(self, candidates: Sequence[Parameters]) -> Array:
         """The share of what each candidate would tell that no running trial is about to tell: (candidates,)."""
         return np.maximum(1.0 - similarity(candidates, self.pending), LEAST_NOVELTY)
+
+    def cost_per_hit(self, candidates: Sequence[Parameters], *, cap: float) -> Array:
+        """What each candidate costs per hit that it promises, of those that no running trial is about to tell and that are
+        not too near to the stability limit: (candidates,).
+        """
+        per_hit, _, _ = odds(self.belief.expected_costs(candidates, cap=cap))
+        return np.asarray(per_hit / (self.novelty(candidates) * self.belief.stability.ease(candidates)))
 
     def _random(self) -> Parameters:
         size = int(self._sizes[self.rng.integers(len(self._sizes))])

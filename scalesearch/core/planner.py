@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -191,11 +192,7 @@ class Planner:
         if belief.model is not None:
             smallest = self.space.batch_sizes.values()[0]
             full = self._full_cost(replace(self._start, global_batch_size=smallest), belief)
-            pool, cost_per_hit = candidates.search(
-                lambda c: (
-                    odds(belief.expected_costs(c, cap=full))[0] / (candidates.novelty(c) * belief.stability.ease(c))
-                )
-            )
+            pool, cost_per_hit = candidates.search(partial(candidates.cost_per_hit, cap=full))
             best = pool[int(np.argmin(cost_per_hit))]
             _, cap, chance = odds(belief.expected_costs([best], cap=full))
             if chance[0] >= LEAST_CHANCE:

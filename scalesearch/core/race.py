@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from scalesearch.core.results import TrialResult
 from scalesearch.core.scaling_rules import Rule
 from scalesearch.core.surrogate.belief import Belief, rank
 from scalesearch.core.surrogate.cost import odds
-from scalesearch.core.surrogate.modes import Array
 from scalesearch.core.surrogate.stability import log_point
 
 KNEE = 1.5  # times the time of the shortest step: where devices are filled
@@ -118,15 +118,10 @@ class Race:
         )
         smallest = space.batch_sizes.values()[0]
         full = self.planner.max_examples / smallest * belief.cost_per_step(smallest)
-
-        def cost_per_hit(c: Sequence[Parameters]) -> Array:
-            per_hit = odds(belief.expected_costs(c, cap=full))[0]
-            return np.asarray(per_hit / (candidates.novelty(c) * belief.stability.ease(c)))
-
-        pool, scores = candidates.search(cost_per_hit)
+        pool, scores = candidates.search(partial(candidates.cost_per_hit, cap=full))
         rules = [p for r in self.rules if (p := r.parameters) not in candidates.measured and self._is_stable(p)]
         if rules:
-            pool, scores = [*pool, *rules], np.concatenate([scores, cost_per_hit(rules)])
+            pool, scores = [*pool, *rules], np.concatenate([scores, candidates.cost_per_hit(rules, cap=full)])
         best = pool[int(np.argmin(scores))]
         _, cap, _ = odds(belief.expected_costs([best], cap=full))
         return Proposal(best, cap=float(cap[0]), why="first hit")

@@ -7,11 +7,11 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from scalesearch.core.forecast import Forecast, Source, pays_up_to
 from scalesearch.report import words
+from scalesearch.report.say import say
 
 SPARE = 0.97  # of an efficiency: above it, nothing is lost by more replicas
 
@@ -30,23 +30,23 @@ def print_forecast(
         table.add_row(*row_cells)
     console.print()
     console.print(table, crop=console.is_terminal, width=None if console.is_terminal else 1000)
-    _say(
+    say(
         console,
         "N replicas. i interpolated, x extrapolated: steps to target, or the time of a step; all else is measured.",
     )
-    _say(
+    say(
         console,
         "ratio, speed-up: examples to target, and time, against one replica. device: time of all replicas together.",
     )
     console.print("What to set:")
     for row in rows:
         text = words.settings(row.parameters, replicas=row.replicas, train_examples=train_examples)
-        _say(console, f"  {row.replicas}: {text}")
+        say(console, f"  {row.replicas}: {text}")
     console.print()
     for line in conclusions(rows):
-        _say(console, line)
+        say(console, line)
     for line in assumptions:
-        _say(console, f"assumed: {line}")
+        say(console, f"assumed: {line}")
 
 
 def forecast_rows(rows: Sequence[Forecast]) -> Iterator[tuple[str, ...]]:
@@ -137,7 +137,3 @@ def _row_json(row: Forecast, train_examples: int) -> dict[str, Any]:
         "step_time_is": "profiled" if row.is_profiled else "extrapolated",
         "trainings_in_parallel_over_one_at_a_time": 1.0 / row.efficiency,
     }
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(escape(line), highlight=False, soft_wrap=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from scalesearch.core.profile import PRECISION, Profile, ProfilePoint, ReplicaProfile
 from scalesearch.core.step_time_model import StepTimeModel
 from scalesearch.report import words
+from scalesearch.report.say import say
 
 _WHY_NO_LARGER = {
     "memory": "larger ones do not fit in memory",
@@ -27,10 +27,10 @@ def print_profile(console: Console, profile: Profile, model: StepTimeModel | Non
         console.print()
         console.print(_table(profile, part), crop=console.is_terminal, width=None if console.is_terminal else 1000)
         for line in replica_lines(part):
-            console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
+            say(console, f"  {line}")
     console.print()
     for line in model_lines(profile, model):
-        console.print(escape(line), highlight=False, soft_wrap=True)
+        say(console, line)
 
 
 def replica_lines(part: ReplicaProfile) -> Iterator[str]:

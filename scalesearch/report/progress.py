@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from scalesearch.core.budget import Budget, Spent, largest_share
@@ -14,6 +13,7 @@ from scalesearch.core.parameters import Parameters
 from scalesearch.core.recommend import Findings, best_value
 from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
 from scalesearch.report import words
+from scalesearch.report.say import say
 from scalesearch.report.terminal import outcome_counts
 
 _STYLES = {Outcome.REACHED: "green", Outcome.CAPPED: "yellow", Outcome.EXHAUSTED: "yellow"}
@@ -55,7 +55,7 @@ class StudyProgress:
 
     def note(self, sentence: str) -> None:
         """Print a sentence among the trials."""
-        self._console.print(escape(sentence), style="yellow", highlight=False, soft_wrap=True)
+        say(self._console, sentence, style="yellow")
 
     def trial_measured(self, measurement: Measurement, spent: Spent) -> None:
         """Show how far the running trial is."""
@@ -74,7 +74,7 @@ class StudyProgress:
         share = "" if self._console.is_terminal else f"{largest_share(self._budget, spent):>4.0%} "
         style = _STYLES.get(result.outcome, "red")
         compared = next((r for r in findings.results if r.number == result.number), result)
-        self._console.print(escape(share + self._line(compared)), style=style, highlight=False, soft_wrap=True)
+        say(self._console, share + self._line(compared), style=style)
         self._show(spent, "")
 
     def _line(self, result: TrialResult) -> str:

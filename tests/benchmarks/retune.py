@@ -23,7 +23,6 @@ import math
 import statistics
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from retune_cases import Retune, retune
@@ -31,13 +30,13 @@ from rich.console import Console
 from search_environment import Environment, mean_regret
 from search_methods import optuna_trials, tpe_sampler
 from search_rows import Score, Study, print_rows, rows
+from search_scaling import search
 from search_truth import FULL_LENGTH, MISS_REGRET
 from search_workloads import SimulatedCase, load_cases, run_trial
 
 from scalesearch.core.known_steps import KnownSteps
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.retune import RetunePlanner, WarmStart
-from scalesearch.study.account import CONFIRMATION_SHARE
 
 SETS = {name: Path(__file__).with_name(f"search_{name}.toml") for name in ("tuning", "heldout")}
 REPLICAS = (2, 4, 8, 16)
@@ -149,24 +148,7 @@ def _retune(environment: Environment, posed: Retune) -> None:
         step_seconds=posed.case.step_seconds,
         seed=problem.seed,
     )
-    for budget in environment.budgets:
-        _trials(environment, planner, until=(1.0 - CONFIRMATION_SHARE) * budget)
-        confirming = RetunePlanner(**{**vars(planner), "confirming": True})
-        _trials(environment.with_budget(budget), confirming, until=budget)
-
-
-def _trials(environment: Environment, planner: RetunePlanner, *, until: float) -> None:
-    while environment.spent < until and environment.has_budget:
-        before = tuple(environment.results)
-        if planner.is_settled(before):
-            return
-        proposal = planner.propose(before)
-        environment.run(
-            proposal.parameters,
-            cap=proposal.cap,
-            should_stop=partial(planner.should_stop, proposal=proposal, results=before),
-        )
-        environment.recommend(planner.recommend(environment.results))
+    search(environment, planner, planner.recommend)
 
 
 def _tpe(environment: Environment, posed: Retune) -> None:

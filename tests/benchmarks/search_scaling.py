@@ -9,9 +9,9 @@ from typing import Any
 
 from search_environment import Environment
 
-from scalesearch.core.curve_planner import CurvePlanner
 from scalesearch.core.planner import Planner
 from scalesearch.core.results import TrialResult
+from scalesearch.core.retune import AnyPlanner
 from scalesearch.study.account import CONFIRMATION_SHARE
 
 Recommend = Callable[[Sequence[TrialResult]], Any]
@@ -35,9 +35,7 @@ def planner_arguments(environment: Environment) -> dict[str, Any]:
     }
 
 
-def search(
-    environment: Environment, planner: Planner | CurvePlanner, recommend: Recommend, *, confirms: bool = True
-) -> None:
+def search(environment: Environment, planner: AnyPlanner, recommend: Recommend, *, confirms: bool = True) -> None:
     """A study with each budget of the environment.
 
     What a planner proposes depends on the trials and its seed alone, so a study with a small budget does what one with a
@@ -51,7 +49,7 @@ def search(
             _trials(environment.with_budget(budget), confirming, recommend, until=budget)
 
 
-def _trials(environment: Environment, planner: Planner | CurvePlanner, recommend: Recommend, *, until: float) -> None:
+def _trials(environment: Environment, planner: AnyPlanner, recommend: Recommend, *, until: float) -> None:
     while environment.spent < until and environment.has_budget:
         before = tuple(environment.results)
         if planner.is_settled(before):
