@@ -24,6 +24,7 @@ from scalesearch.core.surrogate.modes import Array
 PER_OCTAVE = 0.1  # of log steps: how much less the model is believed for each octave beyond what was measured
 MOST_OCTAVES = 4.0  # beyond the batch sizes that were tuned
 MOST_MISSES = 3  # trials beyond them on the way: if that many did not get there, no forecast is made
+SAME = 1e-6  # nats within which two rates are the same
 LONGEST = 4.0  # times what is expected: how long a run that is looked at may take
 
 
@@ -75,9 +76,12 @@ class KnownSteps:
             near=(start,),
         )
         cap = LONGEST * expected * belief.cost_per_step(size)
+        # Nothing is tried out here: a rate that no run has borne may be unstable, however fast the model thinks it is.
+        largest = float(belief.stability.log_supported(np.log(size))) + SAME
 
         def score(c: Sequence[Parameters]) -> Array:
-            return np.asarray(belief.expected_costs(c, cap=cap).expected().mean(axis=0))
+            supported = np.array([math.log(p.effective_learning_rate) <= largest for p in c])
+            return np.where(supported, belief.expected_costs(c, cap=cap).expected().mean(axis=0), np.inf)
 
         pool, scores = candidates.search(score)
         best = pool[int(np.argmin(scores))]

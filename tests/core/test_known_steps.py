@@ -69,3 +69,26 @@ def test_where_trials_went_and_none_got_there_nothing_is_forecast(known: KnownSt
         results=(*known.results, *missed), space=SPACE, objective=known.objective, max_examples=MAX_EXAMPLES
     )
     assert more.steps_to_target().at(128) is None
+
+
+@pytest.mark.parametrize("size", [512, 1024, 2048, 4096])
+def test_what_is_forecast_beyond_it_is_no_faster_than_what_was_borne_and_gets_there(size: int) -> None:
+    """A study of one batch size, whose best rate is just below the limit that all batch sizes share."""
+    best = TRUE[256].parameters.learning_rate
+    results = tuple(
+        run(EASY, constant(share * best, global_batch_size=256), max_examples=MAX_EXAMPLES, seed=seed)
+        for seed, share in enumerate((0.6, 0.85, 1.0))
+    )
+    space = SearchSpace(
+        batch_sizes=BatchSizes(low=16, high=4096, multiple_of=None, divisor=1),
+        learning_rate=Interval(1e-3, 50.0),
+        momentum=None,
+        schedule=ConstantSpace(),
+    )
+    study = KnownSteps(results=results, space=space, objective=EASY.objective("seconds"), max_examples=MAX_EXAMPLES)
+    found = study.by_model(size)
+    assert found is not None
+    assert found.parameters.learning_rate <= 1.001 * best
+    again = run(EASY, found.parameters, max_examples=16 * MAX_EXAMPLES, seed=9)
+    assert again.reached is not None
+    assert found.interval[0] < again.reached.steps < found.interval[1]

@@ -45,14 +45,18 @@ class Stability:
 
     def log_limit(self, log_batch: Array) -> Array:
         """The largest log effective rate to try at each log batch size; −inf or +inf where nothing is known."""
-        stable, forbidden = self._proven, self.log_forbidden(log_batch)
-        away = np.asarray(log_batch)[..., None]
-        supported = (stable[:, 1] + np.minimum(0.0, away - stable[:, 0])).max(axis=-1, initial=-np.inf)
+        supported, forbidden = self.log_supported(log_batch), self.log_forbidden(log_batch)
         gap = forbidden - supported
         with np.errstate(invalid="ignore"):
             between = np.where(gap > 0.03, np.minimum(supported + 0.5 * gap, supported + GROWTH), forbidden - 0.05)
         limit = np.where(np.isfinite(forbidden), between, supported + GROWTH)
         return np.asarray(np.where(np.isfinite(supported), limit, forbidden - UNSUPPORTED))
+
+    def log_supported(self, log_batch: Array) -> Array:
+        """The largest log effective rate that stable runs support at each log batch size; −inf where none does."""
+        away = np.asarray(log_batch)[..., None]
+        stable = self._proven
+        return np.asarray((stable[:, 1] + np.minimum(0.0, away - stable[:, 0])).max(axis=-1, initial=-np.inf))
 
     def ease(self, parameters: Sequence[Parameters]) -> Array:
         """The chance that a rate is as good as runs at lower rates let it seem, before anything has reached the target.
