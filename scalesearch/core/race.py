@@ -10,7 +10,7 @@ import numpy as np
 
 from scalesearch.core.candidates import Candidates
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.planner import Planner, with_pending
+from scalesearch.core.planner import CONFIRM_CAP, Planner, with_pending
 from scalesearch.core.proposal import Proposal, space_that_fits
 from scalesearch.core.range_trials import RangeTrials
 from scalesearch.core.results import TrialResult
@@ -22,6 +22,7 @@ from scalesearch.core.surrogate.stability import log_point
 KNEE = 1.5  # times the time of the shortest step: where devices are filled
 MOST_GROWTH = 16.0  # of the batch size, over the rules', for the first trials
 MAY_WIN = 1.1  # times the leader's cost: a rule that is expected to need no more is run before anything is improved
+RUNS_HERE = 3  # of what is recommended, however often the old study ran it: its quality is shown by several seeds
 LOSER_CAP = 3.0  # times the leader's cost, for a rule that is only run to know what it costs
 
 
@@ -54,6 +55,10 @@ class Race:
                 return of_rule(rule, cap=belief.cap_factor * leader_cost)
             if self.planner.is_settled(self.known):
                 return of_rule(rule, cap=LOSER_CAP * leader_cost)
+        if self.planner.is_settled(self.known) and not self._is_confirmed_here(pending):
+            leader, cap = self.recommend(), CONFIRM_CAP * belief.cap_factor * leader_cost
+            assert leader is not None
+            return Proposal(leader, cap=cap, why="repeat of the leader")
         return self.planner.propose(self.known, pending)
 
     def recommend(self) -> Parameters | None:
@@ -67,7 +72,12 @@ class Race:
         """Whether every rule has been run, the leader is confirmed, and going on is expected to gain next to nothing."""
         if not any(r.reached for r in self.results) or self._untried(()):
             return False
-        return self.planner.is_settled(self.known)
+        return self.planner.is_settled(self.known) and self._is_confirmed_here(())
+
+    def _is_confirmed_here(self, pending: Sequence[Parameters]) -> bool:
+        """Whether what is recommended was run often enough on this hardware."""
+        leader = self.recommend()
+        return (*(r.parameters for r in self.results), *pending).count(leader) >= RUNS_HERE
 
     def expected_cost(self, parameters: Parameters) -> float | None:
         """Of a run of `parameters` to the target; None if the model sees no way to it."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from unittest.mock import Mock
 
 import pytest
 
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.race import RUNS_HERE, Race
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.retune import RetunePlanner, WarmStart
@@ -16,6 +18,8 @@ from scalesearch.core.scaling_rules import scaling_rules
 from scalesearch.core.simulate import Decays, SimulatedWorkload, true_curve
 from scalesearch.core.simulate.workload import LearningRateMap, StepTime
 from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.core.surrogate.belief import believe
+from scalesearch.core.surrogate.rate_map import RateMap
 
 from .simulated import EASY, constant, run
 
@@ -116,6 +120,23 @@ def test_every_rule_is_run_before_it_is_settled() -> None:
     results = [r for _, r in follow(retune, trials=30)]
     assert retune.is_settled(results)
     assert {r.parameters for r in retune.start.rules} <= {r.parameters for r in results}
+
+
+def test_what_the_old_study_had_confirmed_is_run_several_times_here_too() -> None:
+    retune = planner(objective=EASY.objective("examples"))
+    here = [run(EASY, PRESENT, max_examples=MAX_EXAMPLES, seed=9)]
+    often = tuple(run(EASY, PRESENT, max_examples=MAX_EXAMPLES, seed=i) for i in range(5))
+    belief = believe(
+        [*often, *here], objective=retune.objective, max_examples=MAX_EXAMPLES, cost_per_step=float, seed=0
+    )
+    usual = retune._planner(SPACE, RateMap())
+    planner_that_is_done = Mock(spec=usual, confirming=False, **{"is_settled.return_value": True})
+    race = Race(planner=planner_that_is_done, rules=(), old=often, results=tuple(here), belief=belief)
+    assert not race.is_settled()
+    proposal = race.propose(())
+    assert (proposal.parameters, proposal.why) == (PRESENT, "repeat of the leader")
+    assert race.propose((PRESENT, PRESENT)) is planner_that_is_done.propose.return_value
+    assert replace(race, results=tuple(here * RUNS_HERE)).is_settled()
 
 
 def test_an_interrupted_trial_changes_nothing(raced: list[tuple[str, TrialResult]]) -> None:
