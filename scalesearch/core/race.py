@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,7 +13,7 @@ from scalesearch.core.candidates import Candidates
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import CONFIRM_CAP, Planner, with_pending
 from scalesearch.core.proposal import Proposal, space_that_fits
-from scalesearch.core.range_trials import RangeTrials
+from scalesearch.core.range_trials import RangeTrials, is_range
 from scalesearch.core.results import TrialResult
 from scalesearch.core.scaling_rules import Rule
 from scalesearch.core.surrogate.belief import Belief, rank
@@ -23,6 +24,7 @@ KNEE = 1.5  # times the time of the shortest step: where devices are filled
 MOST_GROWTH = 16.0  # of the batch size, over the rules', for the first trials
 MAY_WIN = 1.1  # times the leader's cost: a rule that is expected to need no more is run before anything is improved
 RUNS_HERE = 3  # of what is recommended, however often the old study ran it: its quality is shown by several seeds
+FULL_LENGTH = 4.0  # times what the quickest old run needed to the target
 LOSER_CAP = 3.0  # times the leader's cost, for a rule that is only run to know what it costs
 
 
@@ -90,7 +92,7 @@ class Race:
 
     def _untried(self, pending: Sequence[Parameters]) -> list[tuple[Rule, float]]:
         """The rules that have not been run, with their expected costs, in the order of these."""
-        tried = {*(r.parameters for r in self.results), *pending}
+        tried = {*(r.parameters for r in self.results if not is_range(r)), *pending}
         left = {r.parameters: r for r in reversed(self.rules) if r.parameters not in tried}
         if not left or self.belief.model is None or self.belief.incumbent is None:
             return []
@@ -102,6 +104,12 @@ class Race:
         sizes = [r.parameters.global_batch_size for r in self.old if r.reached]
         return bool(sizes) and min(sizes) < start.global_batch_size <= max(sizes)
 
+    @property
+    def _long_enough(self) -> int:
+        """Examples of a full-length run as the old study needs it, where trials may be far longer."""
+        needed = min((r.reached.examples for r in self.old if r.reached), default=math.inf)
+        return int(min(FULL_LENGTH * needed, self.planner.max_examples))
+
     def _is_stable(self, parameters: Parameters) -> bool:
         """Whether the rate is below all that are known to be too high."""
         log_batch, log_rate = log_point(parameters)
@@ -112,10 +120,10 @@ class Race:
         space = space_that_fits(self.planner.space, self.results)
         start = self.planner.first_guess
         assert start is not None
-        ladder = RangeTrials(space, self.planner.max_examples, start)
+        ladder = RangeTrials(space, self._long_enough, start)
         if not self._old_went_as_far(start) and (rung := ladder.next(self.results, belief, pending)) is not None:
             return rung
-        measured = {r.parameters for r in self.results}
+        measured = {r.parameters for r in self.results if not is_range(r)}
         candidates = Candidates(
             space=space,
             rng=np.random.default_rng((self.planner.seed, len(self.results) + len(pending))),

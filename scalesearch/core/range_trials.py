@@ -22,9 +22,14 @@ RANGE_SHARE = 0.02  # of a full-length run, for each range trial, unless momentu
 RANGE_MOST_SHARE = 0.05
 
 
+def is_range(result: TrialResult) -> bool:
+    """Whether a trial was such a short run, so that its parameters are still to be tried."""
+    return result.why == RANGE
+
+
 @dataclass(frozen=True)
 class RangeTrials:
-    """A ladder of constant learning rates at the batch size of `start`."""
+    """A ladder of constant learning rates at the batch size of `start`; `max_examples` is a full-length run."""
 
     space: SearchSpace
     max_examples: int

@@ -126,6 +126,8 @@ class TrialResult:
     measurements: tuple[Measurement, ...] = ()
     test_metrics: Mapping[str, float] = field(default_factory=dict)
     is_baseline: bool = False
+    why: str = ""
+    """What the search ran it for."""
     seconds: float = 0.0
     """Wall-clock seconds from submission to end."""
     ruled_out_steps: float | None = None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.range_trials import is_range
 from scalesearch.core.recommend import in_profiled_seconds
 from scalesearch.core.results import Goal, Objective, Outcome, TrialResult
 from scalesearch.core.scaling_rules import Rule, Unit
@@ -37,6 +38,9 @@ class RuleOutcome:
     is_recommended: bool = False
 
 
+NO_TRIAL_OF_ITS_OWN = RuleOutcome(rule="model", boundaries_in=None, parameters=None, outcome=NOT_RUN)
+
+
 def rule_outcomes(
     rules: Sequence[Rule],
     expected_costs: Sequence[float | None],
@@ -57,6 +61,7 @@ def rule_outcomes(
     """
     if step_seconds is not None:
         results = [in_profiled_seconds(r, step_seconds) for r in results]
+    results = [r for r in results if not is_range(r)]
     counted = [r for r in results if r.outcome not in (Outcome.INTERRUPTED, Outcome.CRASHED)]
 
     def median(parameters: Parameters | None, goal: Goal) -> float | None:
@@ -93,21 +98,10 @@ def rule_outcomes(
         assert best_own is not None
         found.append(outcome("model", None, best_own, None))
     else:
-        found.append(_model_without_a_hit(counted, by_rule))
+        own_trials = [r for r in counted if r.parameters not in by_rule]
+        longest = max(own_trials, key=lambda r: r.examples, default=None)
+        found.append(outcome("model", None, longest.parameters, None) if longest else NO_TRIAL_OF_ITS_OWN)
     return found
-
-
-def _model_without_a_hit(results: Sequence[TrialResult], by_rule: set[Parameters]) -> RuleOutcome:
-    """Of the model's own trials none got there: the longest stands for them."""
-    own = [r for r in results if r.parameters not in by_rule]
-    longest = max(own, key=lambda r: r.examples, default=None)
-    return RuleOutcome(
-        rule="model",
-        boundaries_in=None,
-        parameters=longest.parameters if longest else None,
-        outcome=longest.outcome if longest else NOT_RUN,
-        runs=len(own),
-    )
 
 
 def _spent(result: TrialResult, objective: Objective, step_seconds: Callable[[int], float] | None) -> float:

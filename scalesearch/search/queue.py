@@ -15,8 +15,8 @@ from scalesearch.core.prefix import seed_to_share
 from scalesearch.core.results import TrialResult
 from scalesearch.core.space import SearchSpace
 from scalesearch.search.pruner import CAP
-from scalesearch.search.records import PARAMETERS
-from scalesearch.search.scaling import WHY, suggest
+from scalesearch.search.records import PARAMETERS, WHY
+from scalesearch.search.scaling import suggest
 
 
 @dataclass(frozen=True, kw_only=True)

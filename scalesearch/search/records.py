@@ -14,6 +14,8 @@ from scalesearch.core.noise_scale import GradientNoise
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Cost, Measurement, Outcome, Reached, TrialResult
 
+WHY = "why"  # user attribute of a trial: what the search runs it for
+
 PARAMETERS = TypeAdapter(Parameters)
 CURVE = TypeAdapter(dict[int, CurvePoint])
 _REACHED: TypeAdapter[Reached | None] = TypeAdapter(Reached | None)
@@ -83,6 +85,7 @@ def result_from_json(number: int, attributes: Mapping[str, Any]) -> TrialResult:
         measurements=measurements_from_json(attributes["measurements"]),
         test_metrics={name: _from_json(value) for name, value in result["test_metrics"].items()},
         is_baseline=attributes.get("is_baseline", False),
+        why=attributes.get(WHY, ""),
         seconds=result["seconds"],
         ruled_out_steps=result["ruled_out_steps"],
         shared_steps=result.get("shared_steps", 0),
@@ -103,6 +106,7 @@ def interrupted_from_json(number: int, attributes: Mapping[str, Any], *, replica
         reached=None,
         measurements=measurements,
         is_baseline=attributes.get("is_baseline", False),
+        why=attributes.get(WHY, ""),
         shared_steps=shared_steps,
     )
 

@@ -18,9 +18,8 @@ from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reac
 from scalesearch.core.retune import AnyPlanner
 from scalesearch.core.space import Axis, SearchSpace
 from scalesearch.search.pruner import CAP
-from scalesearch.search.records import PARAMETERS
+from scalesearch.search.records import PARAMETERS, WHY
 
-WHY = "why"
 PROPOSED = "parameters"  # user attribute
 History = Callable[[optuna.Study], Sequence[TrialResult]]
 _ASKING = Lock()  # threads ask one after another, so that each sees what the others were given

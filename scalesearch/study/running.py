@@ -89,6 +89,7 @@ class RunningTrial:
             measurements=tuple(self.measurements),
             test_metrics=event.test_metrics,
             is_baseline=self.trial.is_baseline,
+            why=self.trial.why,
             seconds=now - self.started,
             ruled_out_steps=self.ruled_out_steps,
             shared_steps=self.shared_steps,

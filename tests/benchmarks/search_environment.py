@@ -133,6 +133,7 @@ class Environment:
         cap: float | None = None,
         should_stop: Stop | None = None,
         continues: TrialResult | None = None,
+        why: str = "",
     ) -> TrialResult:
         """Run a trial and pay for what is new of it, up to a cost of `cap`.
 
@@ -152,6 +153,7 @@ class Environment:
             max_examples=self.problem.max_examples,
             should_stop=should_stop,
         )
+        result = replace(result, why=why)
         self.results.append(result)
         paid = continues.measurements[-1].step if continues else trained_before(result, self.results[:-1])
         steps = max(result.measurements[-1].step - paid, 0)

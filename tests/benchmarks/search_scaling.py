@@ -58,6 +58,7 @@ def _trials(environment: Environment, planner: AnyPlanner, recommend: Recommend,
         environment.run(
             proposal.parameters,
             cap=proposal.cap,
+            why=proposal.why,
             should_stop=partial(planner.should_stop, proposal=proposal, results=before),
         )
         environment.recommend(recommend(environment.results))

@@ -89,11 +89,12 @@ def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max
     """Sort trials into stable and unstable; `losses` are their curves, without the point before training.
 
     A stable run supports its rate only as far as it went: it is in doubt if a run nearby, at a higher rate, took more than
-    twice as long to show its instability. Runs that measured nothing are left out.
+    twice as long to show its instability. A loss that only seems to fall behind or to climb proves nothing where a run at
+    such a rate reached the target. Runs that measured nothing are left out.
     """
     stable: dict[tuple[float, float], float] = {}  # steps of the longest run
     unstable: dict[tuple[float, float], float] = {}
-    gradual = False
+    diverged: set[tuple[float, float]] = set()
     behind = _fall_behind(results, losses, max_examples)
     for result, curve, falls_behind in zip(results, losses, behind, strict=True):
         point, steps = log_point(result.parameters), float(result.measurements[-1].step if len(curve) else 0)
@@ -101,11 +102,20 @@ def stability_of(results: Sequence[TrialResult], losses: Sequence[Array], *, max
             stable[point] = np.inf
         elif result.outcome is Outcome.DIVERGED or climbs(result, curve) or falls_behind:
             unstable[point] = max(steps, unstable.get(point, 0.0))
-            gradual = gradual or result.outcome is not Outcome.DIVERGED
+            diverged |= {point} if result.outcome is Outcome.DIVERGED else set()
         elif len(curve):
             stable[point] = max(steps, stable.get(point, 0.0))
+    for borne in [point for point, steps in stable.items() if steps == np.inf]:
+        unstable = {
+            point: steps for point, steps in unstable.items() if point in diverged or not _is_borne(point, borne)
+        }
     in_doubt = (point for point, steps in stable.items() if _in_doubt(point, steps, unstable))
-    return Stability(tuple(stable), tuple(unstable), tuple(in_doubt), gradual)
+    return Stability(tuple(stable), tuple(unstable), tuple(in_doubt), gradual=bool(unstable.keys() - diverged))
+
+
+def _is_borne(point: tuple[float, float], borne: tuple[float, float]) -> bool:
+    """Whether a run that reached the target, at a batch no larger and a rate no lower, shows a rate not to be too high."""
+    return borne[0] <= point[0] + 0.02 and borne[1] >= point[1] - 0.02
 
 
 def _in_doubt(point: tuple[float, float], steps: float, unstable: Mapping[tuple[float, float], float]) -> bool:
