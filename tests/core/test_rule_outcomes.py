@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from scalesearch.core.parameters import Parameters
+from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.rule_outcomes import NOT_RUN, RuleOutcome, rule_outcomes
 from scalesearch.core.scaling_rules import scaling_rules
@@ -79,3 +80,18 @@ def test_interrupted_and_crashed_trials_are_no_outcome() -> None:
     assert found["keep"].outcome == found["sqrt"].outcome == NOT_RUN
     assert found["keep"].spent == pytest.approx(ran(KEEP, Outcome.INTERRUPTED).measurements[-1].step), "it was begun"
     assert found["linear"].spent is None
+
+
+def test_a_range_trial_at_the_parameters_of_a_rule_is_no_run_of_it() -> None:
+    short = replace(ran(LINEAR, Outcome.CAPPED, steps=10), why=RANGE)
+    found = outcomes(short, ran(KEEP), recommended=KEEP)
+    assert (found["linear"].outcome, found["linear"].runs, found["linear"].expected_cost) == (NOT_RUN, 0, 77.0)
+    assert found["linear"].spent is None
+    assert (found["model"].outcome, found["model"].parameters) == (NOT_RUN, None)
+
+
+def test_of_a_model_without_a_hit_the_longest_trial_is_told_with_its_own_runs() -> None:
+    longer = replace(OWN, schedule=Constant(learning_rate=0.25))
+    capped = [ran(OWN, Outcome.CAPPED, steps=20), *[ran(longer, Outcome.CAPPED, steps=s) for s in (30, 50)]]
+    found = outcomes(*capped, recommended=None)
+    assert (found["model"].parameters, found["model"].runs, found["model"].spent) == (longer, 2, 50.0)

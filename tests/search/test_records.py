@@ -77,6 +77,7 @@ def results(draw: st.DrawFn) -> TrialResult:
         measurements=tuple(draw(st.lists(measurement, max_size=4))),
         test_metrics=draw(st.dictionaries(st.text(max_size=8), any_float, max_size=2)),
         is_baseline=draw(st.booleans()),
+        why=draw(st.text()),
         seconds=draw(st.floats(0, 1e9)),
         shared_steps=draw(counts),
     )
@@ -88,6 +89,7 @@ def attributes(result: TrialResult) -> dict[str, object]:
         "parameters": PARAMETERS.dump_python(result.parameters, mode="json"),
         "seed": result.seed,
         "is_baseline": result.is_baseline,
+        "why": result.why,
         "measurements": measurements_to_json(result.measurements),
         "result": result_to_json(result),
     }

@@ -224,3 +224,22 @@ def test_rates_near_a_limit_that_is_gradual_are_less_sure_to_be_good() -> None:
     assert ease[0] < ease[1] < ease[2]
     assert ease[2] > 0.99
     np.testing.assert_array_equal(sudden.ease(rates), 1.0)
+
+
+def test_a_loss_that_seemed_to_fall_behind_proves_nothing_where_a_higher_rate_reached_the_target() -> None:
+    """As that loss was noise: the smaller batch, at a rate no lower, got there."""
+    slow, fast = constant(0.034, global_batch_size=512), constant(0.059, global_batch_size=512)
+    runs = [
+        ended([1.0, 0.6, 0.5, 0.4, 0.36, 0.35], Outcome.CAPPED, slow),
+        ended([1.0, 0.8, 0.7, 0.6, 0.5, 0.45], Outcome.CAPPED, fast),
+    ]
+    assert log_point(fast) in sorted_out(*runs).unstable
+    hit = ended([1.0, 0.5, 0.2, 0.09], Outcome.REACHED, constant(0.076, global_batch_size=128))
+    known = sorted_out(hit, *runs)
+    assert known.unstable == ()
+    assert not known.gradual
+    assert limit(known, 128)[0] > 0.076
+    for other in (constant(0.05, global_batch_size=128), constant(0.076, global_batch_size=1024)):
+        assert log_point(fast) in sorted_out((replace(hit[0], parameters=other), hit[1]), *runs).unstable
+    diverged = (replace(runs[1][0], outcome=Outcome.DIVERGED), runs[1][1])
+    assert log_point(fast) in sorted_out(hit, runs[0], diverged).unstable
