@@ -115,6 +115,28 @@ def test_it_begins_with_a_range_of_rates_and_then_reaches_the_target_at_once(
     assert first <= whys.index("first hit") + 2
 
 
+def test_range_trials_are_short_for_the_old_study_however_long_trials_may_be() -> None:
+    quickest = min(r.reached.examples for r in old_runs() if r.reached)
+    for max_examples in (MAX_EXAMPLES, 50 * MAX_EXAMPLES):
+        proposal = planner(max_examples=max_examples).propose([])
+        assert proposal.why == RANGE
+        assert proposal.cap is not None
+        size = proposal.parameters.global_batch_size
+        assert proposal.cap / STEP_SECONDS(size) * size <= 0.2 * quickest + 5 * size
+
+
+def test_a_rule_at_the_parameters_of_a_range_trial_is_still_to_be_run(raced: list[tuple[str, TrialResult]]) -> None:
+    retune = planner()
+    until_hit = [replace(r, why=why) for why, r in raced]
+    first = next(i for i, r in enumerate(until_hit) if r.reached)
+    linear = next(r.parameters for r in retune.start.rules if r.name == "linear")
+    others = [r for r in until_hit[: first + 1] if r.parameters != linear]
+    short = replace(until_hit[0], parameters=linear)
+    for why, is_left in ((RANGE, True), ("improvement", False)):
+        race = retune._race([replace(short, why=why), *others], RateMap())
+        assert (linear in {rule.parameters for rule, _ in race._untried(())}) == is_left
+
+
 def test_every_rule_is_run_before_it_is_settled() -> None:
     retune = planner()
     results = [r for _, r in follow(retune, trials=30)]
