@@ -44,7 +44,13 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=_hears_ctrl_c,
     )
+
+
+def _hears_ctrl_c() -> None:
+    """In a job that a shell has put into the background, it is ignored, and so it is by what that job starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finish(process: subprocess.Popen[str], *, timeout: float = 120.0) -> tuple[int, str, str]:
