@@ -16,6 +16,7 @@ from scalesearch.training.streams import ResidentStream, StreamedStream
 
 _MOST_EXAMPLES = 256  # per replica at a time: much more tells little more, and costs
 _MOST_SAMPLES = 4  # per measurement
+_LEAST_SECONDS = 1e-6  # of a sample, whatever a clock says
 _SHARE_BEFORE_COMPILING = 0.1  # of the seconds that a graph takes, must be allowed: a few moments do not pay for it
 
 
@@ -65,16 +66,16 @@ class NoiseSampler:
             squared_norms(0)  # compiles
             begin = perf_counter()
             squared_norms(0)
-            self._seconds_per_sample[size] = perf_counter() - begin
+            self._seconds_per_sample[size] = max(perf_counter() - begin, _LEAST_SECONDS)
         seconds = self._seconds_per_sample[size]
         # What short intervals could not use is not saved up for one long pause.
         self._allowed_seconds = min(self._allowed_seconds, _MOST_SAMPLES * seconds)
         count = int(self._allowed_seconds / seconds)
-        if count == 0:
+        if count < 1:  # less than none where the last samples took longer than they might, which has to be earned first
             return None
         begin = perf_counter()
         pairs = [squared_norms(number) for number in range(count)]
         taken = perf_counter() - begin
         self._allowed_seconds -= taken
-        self._seconds_per_sample[size] = taken / count
+        self._seconds_per_sample[size] = max(taken / count, _LEAST_SECONDS)
         return gradient_noise(pairs, small=size, big=examples)

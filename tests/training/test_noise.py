@@ -118,3 +118,31 @@ def test_it_takes_no_more_than_its_share_of_the_time(sampled: tuple[TrainingLoop
         calls.append(perf_counter() - begin)
     assert samples > 0
     assert sum(calls) - 2 * max(calls) < 0.1 * 0.5 * 20
+
+
+def test_samples_that_took_far_too_long_are_earned_before_the_next(
+    sampled: tuple[TrainingLoop, NoiseSampler], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that stands still for a while in their midst."""
+    loop, sampler = sampled
+    loop.warm_up(share=8, micro_batches=1)
+    taken: list[int] = []
+    real, lost = loop.squared_norms, [0.0]
+
+    def squared_norms(chunk: object, *, step: int, share: int) -> tuple[float, float]:
+        taken.append(step)
+        assert len(taken) < 100, "it would sample for ever"
+        lost[0] += 100.0 * (len(taken) == 5)
+        return real(chunk, step=step, share=share)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loop, "squared_norms", squared_norms)
+    monkeypatch.setattr("scalesearch.training.noise.perf_counter", lambda: perf_counter() + lost[0])
+
+    def sample(step: int, step_seconds: float) -> bool:
+        found = sampler.sample(seed=1, step=step, position=8 * step, share=8, step_seconds=step_seconds)
+        return found is not None
+
+    assert sample(0, 1e4)
+    assert lost == [100.0]
+    assert not any(sample(step, 1.0) for step in range(1, 20)), "a tenth of 19 s has been earned of 100"
+    assert sample(20, 2_000.0)
