@@ -118,7 +118,7 @@ class Summary:
             budget=self.budget,
             spent=self.spent,
         )
-        return "\n\n".join([of_study, *(f"{line}" for line in (self.retune.lines() if self.retune else ()))])
+        return "\n\n".join([of_study, *(self.retune.lines() if self.retune else ())])
 
 
 def _step_seconds(store: StudyStore, results: Sequence[TrialResult], *, replicas: int) -> Callable[[int], float] | None:

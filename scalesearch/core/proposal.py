@@ -30,8 +30,9 @@ def space_that_fits(space: SearchSpace, results: Sequence[TrialResult]) -> Searc
     Where as few micro-batches are taken as fit, these batch sizes are taken in more of them instead.
     """
     accumulation = space.accumulation
-    if isinstance(accumulation, AsFewAsFit) and (shares := _shares_out_of_memory(accumulation, results)):
-        space = replace(space, accumulation=accumulation.limited_to(max(min(shares) // 2, 1)))
+    if isinstance(accumulation, AsFewAsFit) and (ran_out := _out_of_memory(results)):
+        smallest_share = min(p.per_replica_batch_size(accumulation.replicas) for p in ran_out)
+        space = replace(space, accumulation=accumulation.limited_to(max(smallest_share // 2, 1)))
     too_large, sizes = smallest_too_large(space, results), space.batch_sizes.values()
     if sizes[-1] < too_large:
         return space
@@ -44,17 +45,14 @@ def smallest_too_large(space: SearchSpace, results: Sequence[TrialResult]) -> fl
 
     Where more micro-batches may be taken, that is one of which not even a single example fits on a replica.
     """
-    out_of_memory = [r.parameters for r in results if r.outcome is Outcome.OUT_OF_MEMORY]
-    if isinstance(space.accumulation, AsFewAsFit):
-        shares = _shares_out_of_memory(space.accumulation, results)
-        out_of_memory = [p for p, share in zip(out_of_memory, shares, strict=True) if share <= 1]
-    limits = [p.global_batch_size for p in out_of_memory]
+    ran_out, accumulation = _out_of_memory(results), space.accumulation
+    if isinstance(accumulation, AsFewAsFit):
+        ran_out = [p for p in ran_out if p.per_replica_batch_size(accumulation.replicas) <= 1]
+    limits = [p.global_batch_size for p in ran_out]
     if space.largest_that_fits is not None:
         limits.append(space.largest_that_fits + 1)
     return min(limits, default=math.inf)
 
 
-def _shares_out_of_memory(accumulation: AsFewAsFit, results: Sequence[TrialResult]) -> list[int]:
-    """The examples that one replica was to take at a time, of each trial that ran out of memory."""
-    out_of_memory = (r.parameters for r in results if r.outcome is Outcome.OUT_OF_MEMORY)
-    return [p.per_replica_batch_size(accumulation.replicas) for p in out_of_memory]
+def _out_of_memory(results: Sequence[TrialResult]) -> list[Parameters]:
+    return [r.parameters for r in results if r.outcome is Outcome.OUT_OF_MEMORY]

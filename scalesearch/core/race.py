@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -55,9 +55,9 @@ class Race:
             rule, cost = untried[0]
             if cost <= MAY_WIN * leader_cost:
                 return of_rule(rule, cap=belief.cap_factor * leader_cost)
-            if self.planner.is_settled(self.known):
+            if self._gains_nothing:
                 return of_rule(rule, cap=LOSER_CAP * leader_cost)
-        if self.planner.is_settled(self.known) and not self._is_confirmed_here(pending):
+        if not self._is_confirmed_here(pending) and self._gains_nothing:
             leader, cap = self.recommend(), CONFIRM_CAP * belief.cap_factor * leader_cost
             assert leader is not None
             return Proposal(leader, cap=cap, why="repeat of the leader")
@@ -74,7 +74,12 @@ class Race:
         """Whether every rule has been run, the leader is confirmed, and going on is expected to gain next to nothing."""
         if not any(r.reached for r in self.results) or self._untried(()):
             return False
-        return self.planner.is_settled(self.known) and self._is_confirmed_here(())
+        return self._is_confirmed_here(()) and self._gains_nothing
+
+    @cached_property
+    def _gains_nothing(self) -> bool:
+        """Whether the leader of all that is known is confirmed, and going on is expected to gain next to nothing."""
+        return self.planner.is_settled(self.known)
 
     def _is_confirmed_here(self, pending: Sequence[Parameters]) -> bool:
         """Whether what is recommended was run often enough on this hardware."""

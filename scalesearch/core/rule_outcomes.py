@@ -92,14 +92,14 @@ def rule_outcomes(
 
     found = [outcome(r.name, r.boundaries_in, r.parameters, e) for r, e in zip(rules, expected_costs, strict=True)]
     by_rule = {r.parameters for r in rules}
-    own = [r.parameters for r in counted if r.parameters not in by_rule and r.reached]
-    if own:
-        best_own = recommended if recommended in own else min(own, key=lambda p: median(p, objective.minimize) or 0.0)
+    own = [r for r in counted if r.parameters not in by_rule]
+    hits = [r.parameters for r in own if r.reached]
+    if hits:
+        best_own = recommended if recommended in hits else min(hits, key=lambda p: median(p, objective.minimize) or 0.0)
         assert best_own is not None
         found.append(outcome("model", None, best_own, None))
     else:
-        own_trials = [r for r in counted if r.parameters not in by_rule]
-        longest = max(own_trials, key=lambda r: r.examples, default=None)
+        longest = max(own, key=lambda r: r.examples, default=None)
         found.append(outcome("model", None, longest.parameters, None) if longest else NO_TRIAL_OF_ITS_OWN)
     return found
 

@@ -135,14 +135,9 @@ def _accumulation(definition: StudyDefinition, replicas: int) -> Accumulation:
     return AsFewAsFit(replicas=replicas, only_measured=accumulation == "measure")
 
 
-def _micro_batches_always(definition: StudyDefinition) -> int:
-    accumulation = definition.run.accumulation
-    return accumulation if isinstance(accumulation, int) else 1
-
-
 def _batch_sizes(definition: StudyDefinition, replicas: int) -> BatchSizes:
     bounds = definition.search.global_batch_size
-    accumulation = _micro_batches_always(definition)
+    accumulation = definition.run.accumulation if isinstance(definition.run.accumulation, int) else 1
     divisor = replicas * accumulation
     try:
         return BatchSizes(low=bounds.low, high=bounds.high, multiple_of=bounds.multiple_of, divisor=divisor)
