@@ -14,7 +14,7 @@ from scalesearch.core.curve import CurvePoint
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import CONFIRM_CAP, CONTENDER, COST_EXPONENT, LARGE_GAIN, SMALL_GAIN
 from scalesearch.core.proposal import Proposal
-from scalesearch.core.range_trials import RANGE_TRIALS, RangeTrials
+from scalesearch.core.range_trials import RangeTrials, is_range
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.schedule import Linear, Piecewise
 from scalesearch.core.space import Interval, SearchSpace
@@ -182,14 +182,8 @@ class Standing:
 
     @cached_property
     def _after_range(self) -> int:
-        """Where the range trials, none of which came to a boundary, are over."""
-        at_start = (
-            i
-            for i, r in enumerate(self.results[:RANGE_TRIALS])
-            if r.reached is None and r.parameters.global_batch_size == self.start.global_batch_size
-            if all(b >= r.examples for b in r.parameters.schedule.boundaries)
-        )
-        return max(at_start, default=-1) + 1
+        """Where the range trials are over."""
+        return max((i for i, r in enumerate(self.results) if is_range(r)), default=-1) + 1
 
     def _largest_rate(self, size: int) -> float:
         """Above it no candidate is taken: the lower, the more runs diverged at a batch size that has not got there yet."""

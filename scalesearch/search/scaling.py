@@ -176,6 +176,7 @@ def _reported(trial: FrozenTrial, parameters: Parameters, planner: AnyPlanner) -
         cost=Cost(examples=measurements[-1].examples if measurements else 0),
         reached=reached,
         measurements=measurements,
+        why=trial.user_attrs.get(WHY, ""),
     )
 
 
