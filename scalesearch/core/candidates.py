@@ -9,10 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from scalesearch.core.axis import Axis
 from scalesearch.core.forks import Forks
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant
-from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.core.space import SearchSpace
 from scalesearch.core.surrogate.belief import Belief
 from scalesearch.core.surrogate.cost import odds
 from scalesearch.core.surrogate.modes import Array

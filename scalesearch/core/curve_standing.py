@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.candidates import Candidates
 from scalesearch.core.curve import CurvePoint
 from scalesearch.core.parameters import Parameters
@@ -17,7 +18,7 @@ from scalesearch.core.proposal import Proposal
 from scalesearch.core.range_trials import RangeTrials, is_range
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.schedule import Linear, Piecewise
-from scalesearch.core.space import Interval, SearchSpace
+from scalesearch.core.space import SearchSpace
 from scalesearch.core.surrogate.belief import Belief, Incumbent, rank
 from scalesearch.core.surrogate.modes import Array
 from scalesearch.core.surrogate.rate_map import RateMap

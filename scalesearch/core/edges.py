@@ -14,10 +14,11 @@ from typing import Literal
 
 import numpy as np
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.proposal import smallest_too_large, space_that_fits
 from scalesearch.core.results import Objective, Outcome, TrialResult
-from scalesearch.core.space import Interval, SearchSpace, coordinate, values_of
+from scalesearch.core.space import SearchSpace, coordinate, values_of
 from scalesearch.core.surrogate.belief import losses_of
 from scalesearch.core.surrogate.stability import Stability, stability_of
 

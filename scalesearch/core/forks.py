@@ -15,7 +15,8 @@ import numpy as np
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.prefix import last_common_step, seed_to_share, shared_steps
 from scalesearch.core.results import TrialResult
-from scalesearch.core.space import PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import PiecewiseSpace
+from scalesearch.core.space import SearchSpace
 
 DRAWN = 60  # for each run
 SPREAD = 0.4  # of a moved boundary, in nats

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.curve_planner import CurvePlanner
 from scalesearch.core.memory import Memory
 from scalesearch.core.parameters import Parameters
@@ -26,7 +27,7 @@ from scalesearch.core.proposal import Proposal
 from scalesearch.core.race import KNEE, MOST_GROWTH, Race, of_rule
 from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
 from scalesearch.core.scaling_rules import Rule
-from scalesearch.core.space import Interval, SearchSpace
+from scalesearch.core.space import SearchSpace
 from scalesearch.core.surrogate.belief import Belief, believe, curve_of, loss_of, losses_of
 from scalesearch.core.surrogate.loss_curves import Curve, fit_loss_curves
 from scalesearch.core.surrogate.modes import runs_of

@@ -9,36 +9,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from scalesearch.core.accumulation import Accumulation, AsFewAsFit
+from scalesearch.core.axis import Axis, Interval, free_axis
 from scalesearch.core.parameters import Parameters
-from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A closed interval; low == high pins a value."""
-
-    low: float
-    high: float
-
-    def clip(self, value: float) -> float:
-        """The point of the interval that is nearest to `value`."""
-        return min(max(value, self.low), self.high)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Axis:
-    """One dimension as a sampler sees it: uniform in the value or, with `log`, in its logarithm."""
-
-    name: str
-    low: float
-    high: float
-    log: bool = False
-    integer: bool = False
-
-    def clip(self, value: float) -> float:
-        """The value of the axis that is nearest to `value`."""
-        value = min(max(value, self.low), self.high)
-        return round(value) if self.integer else value
+from scalesearch.core.schedule_space import ScheduleSpace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,93 +64,6 @@ class BatchSizes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConstantSpace:
-    """No decay."""
-
-    def axes(self) -> tuple[Axis, ...]:
-        return ()
-
-    def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
-        return Constant(learning_rate=learning_rate)
-
-    def coordinates(self, schedule: Schedule) -> dict[str, float]:
-        return {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PiecewiseSpace:
-    """`decays` ordered boundaries in `boundaries` (examples); a boundary past a run's end is no decay.
-
-    The first boundary is an axis of its own; each further one is the fraction of the way, in log examples, from the
-    boundary before it to the upper limit, so that every coordinate vector is an ordered schedule.
-    """
-
-    decays: int
-    boundaries: Interval
-    decay_factor: Interval
-
-    def axes(self) -> tuple[Axis, ...]:
-        first = Axis(name="decay_boundary_1", low=self.boundaries.low, high=self.boundaries.high, log=True)
-        further = (Axis(name=f"decay_boundary_{i}_fraction", low=0.0, high=1.0) for i in range(2, self.decays + 1))
-        return (first, *further, *_free("decay_factor", self.decay_factor))
-
-    def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
-        boundaries: list[int] = []
-        for i in range(1, self.decays + 1):
-            before = boundaries[-1] if boundaries else 0
-            if i == 1:
-                boundary = round(at["decay_boundary_1"])
-            else:
-                room = math.log(max(self.boundaries.high / before, 1.0))
-                boundary = round(before * math.exp(room * at[f"decay_boundary_{i}_fraction"]))
-            latest = int(self.boundaries.high) - (self.decays - i)  # leaves an example to each boundary after it
-            boundaries.append(max(min(boundary, latest), before + 1))
-        return Piecewise(
-            learning_rate=learning_rate,
-            decay_factor=at.get("decay_factor", self.decay_factor.low),
-            boundaries=tuple(boundaries),
-        )
-
-    def coordinates(self, schedule: Schedule) -> dict[str, float]:
-        given = list(schedule.boundaries[: self.decays])
-        boundaries = given + [self.boundaries.high] * (self.decays - len(given))
-        at = {"decay_boundary_1": float(boundaries[0])}
-        for i in range(2, self.decays + 1):
-            before, boundary = self.boundaries.clip(boundaries[i - 2]), self.boundaries.clip(boundaries[i - 1])
-            room = math.log(self.boundaries.high / before)
-            at[f"decay_boundary_{i}_fraction"] = math.log(boundary / before) / room if room > 0 else 1.0
-        if isinstance(schedule, Piecewise):
-            at["decay_factor"] = schedule.decay_factor
-        return at
-
-
-@dataclass(frozen=True, kw_only=True)
-class LinearSpace:
-    """Linear decay to a fraction of the learning rate over a number of examples, then constant (the paper's)."""
-
-    decay_examples: Interval
-    end_factor: Interval
-
-    def axes(self) -> tuple[Axis, ...]:
-        return (*_free("decay_examples", self.decay_examples), *_free("end_factor", self.end_factor))
-
-    def schedule(self, learning_rate: float, at: Mapping[str, float]) -> Schedule:
-        return Linear(
-            learning_rate=learning_rate,
-            decay_examples=max(1, round(at.get("decay_examples", self.decay_examples.low))),
-            end_factor=at.get("end_factor", self.end_factor.low),
-        )
-
-    def coordinates(self, schedule: Schedule) -> dict[str, float]:
-        if isinstance(schedule, Linear):
-            return {"decay_examples": float(schedule.decay_examples), "end_factor": schedule.end_factor}
-        return {"decay_examples": self.decay_examples.high, "end_factor": self.end_factor.high}
-
-
-ScheduleSpace = ConstantSpace | PiecewiseSpace | LinearSpace
-
-
-@dataclass(frozen=True, kw_only=True)
 class SearchSpace:
     """What is searched. `momentum` None: the optimizer has none; an interval of one point: fixed.
 
@@ -206,7 +92,7 @@ class SearchSpace:
                 high=self.learning_rate.high / fast,
                 log=True,
             ),
-            *_free("one_minus_momentum", Interval(fast, slow)),
+            *free_axis("one_minus_momentum", Interval(fast, slow)),
             *self.schedule.axes(),
         )
 
@@ -320,13 +206,6 @@ def values_of(parameters: Parameters, key: str) -> tuple[float, ...]:
             return () if parameters.momentum is None else (parameters.momentum,)
     value = getattr(parameters.schedule, key.removeprefix("schedule."), ())
     return value if isinstance(value, tuple) else (value,)
-
-
-def _free(name: str, interval: Interval) -> tuple[Axis, ...]:
-    """A logarithmic axis, or none where the interval pins the value."""
-    if interval.low == interval.high:
-        return ()
-    return (Axis(name=name, low=interval.low, high=interval.high, log=True),)
 
 
 @lru_cache(maxsize=16)

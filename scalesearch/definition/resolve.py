@@ -9,20 +9,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from scalesearch.core.accumulation import Accumulation, AsFewAsFit
+from scalesearch.core.axis import Interval
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.quantities import Amount
 from scalesearch.core.results import Direction, Objective
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
-from scalesearch.core.space import (
-    BatchSizes,
-    ConstantSpace,
-    Interval,
-    LinearSpace,
-    PiecewiseSpace,
-    ScheduleSpace,
-    SearchSpace,
-)
+from scalesearch.core.schedule_space import ConstantSpace, LinearSpace, PiecewiseSpace, ScheduleSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.definition.schema import (
     AmountBounds,
     Bounds,

@@ -12,11 +12,12 @@ from optuna.distributions import BaseDistribution, FloatDistribution, IntDistrib
 from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
+from scalesearch.core.axis import Axis
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
 from scalesearch.core.retune import AnyPlanner
-from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.core.space import SearchSpace
 from scalesearch.search.pruner import CAP
 from scalesearch.search.records import PARAMETERS, WHY
 

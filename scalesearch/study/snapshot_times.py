@@ -8,7 +8,8 @@ from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement
 from scalesearch.core.schedule import first_step_from
-from scalesearch.core.space import PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import PiecewiseSpace
+from scalesearch.core.space import SearchSpace
 from scalesearch.search.sampler import SamplerName
 
 MIN_SECONDS = 5.0  # between two snapshots of which only the last one is kept

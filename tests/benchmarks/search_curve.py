@@ -26,12 +26,14 @@ from search_scaling import planner_arguments, search
 from search_truth import MISS_REGRET, Truth
 from search_workloads import SimulatedCase, Stop
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.curve_planner import CurvePlanner
 from scalesearch.core.curve_standing import scaled
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import TrialResult
+from scalesearch.core.schedule_space import PiecewiseSpace
 from scalesearch.core.simulate.optimum import true_steps
-from scalesearch.core.space import Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.space import SearchSpace
 
 SMALLER_OCTAVES, LARGER_OCTAVES = 6, 4  # around the critical batch size
 LENGTH = (1.5, 3.0)  # of a trial of ours, in those of the optimum at the largest batch size

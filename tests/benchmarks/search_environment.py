@@ -13,11 +13,13 @@ import numpy as np
 from search_truth import MISS_REGRET, Truth, regrets
 from search_workloads import Case, Stop, run_trial
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.prefix import seed_to_share, trained_before
 from scalesearch.core.results import TrialResult
 from scalesearch.core.schedule import Piecewise, Schedule
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 
 SMALLER_OCTAVES, LARGER_OCTAVES = 6, 4  # of the batch sizes searched, around the critical one
 BOUNDARY_RANGE = 50.0

@@ -28,10 +28,12 @@ from search_methods import METHODS
 from search_truth import FULL_LENGTH, MISS_REGRET, regrets
 
 import scalesearch
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import TrialResult
 from scalesearch.core.schedule import Piecewise
-from scalesearch.core.space import BatchSizes, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 
 POOLED_TRIALS = 15  # full-length ones, in the cost of each long search
 SMALLER_OCTAVES, LARGER_OCTAVES = 4, 2  # of batch sizes on the curve, around the first hit

@@ -9,9 +9,10 @@ from neps.optimizers import algorithms
 from search_environment import Environment
 from search_fidelity import SHORTEST, score
 
+from scalesearch.core.axis import Axis
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import TrialResult
-from scalesearch.core.space import Axis, SearchSpace
+from scalesearch.core.space import SearchSpace
 
 LENGTH = "length"
 CONFIDENCE = "medium"

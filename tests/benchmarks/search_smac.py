@@ -14,8 +14,8 @@ from search_fidelity import SHORTEST, score
 from smac import MultiFidelityFacade, Scenario
 from smac.runhistory.dataclasses import TrialValue
 
+from scalesearch.core.axis import Axis
 from scalesearch.core.results import TrialResult
-from scalesearch.core.space import Axis
 
 
 def smac(environment: Environment) -> None:

@@ -16,13 +16,15 @@ from search_scaling import planner_arguments, scaling
 from search_workloads import SimulatedCase
 
 from scalesearch.core import planner
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Measurement, Outcome, TrialResult
 from scalesearch.core.schedule import Constant
-from scalesearch.core.space import BatchSizes, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate import belief, loss_curves
 from scalesearch.core.surrogate.belief import Belief, Incumbent
 from scalesearch.core.surrogate.cost import Costs, Noise

@@ -6,10 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.candidates import Candidates
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, LinearSpace, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace, LinearSpace, PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate.belief import Belief, believe
 from scalesearch.core.surrogate.modes import Array
 from tests.core.simulated import EASY, constant, decaying, run

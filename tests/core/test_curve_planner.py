@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from scalesearch.core.accumulation import AsFewAsFit
+from scalesearch.core.axis import Interval
 from scalesearch.core.curve_planner import CurvePlanner, sizes_of
 from scalesearch.core.curve_standing import MOST_ATTEMPTS
 from scalesearch.core.memory import Memory
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Goal, Outcome, TrialResult
+from scalesearch.core.schedule_space import PiecewiseSpace
 from scalesearch.core.simulate import Decays, true_curve, true_steps
 from scalesearch.core.simulate.workload import LearningRateMap
-from scalesearch.core.space import BatchSizes, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from tests.core.simulated import EASY, constant, run, run_proposal
 
 SIZES = (8, 16, 32, 64, 128, 256, 512)

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.edges import Edge, Edges, Limits, Meaning
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Cost, Outcome, Reached, TrialResult
 from scalesearch.core.schedule import Constant, Linear, Piecewise
+from scalesearch.core.schedule_space import ConstantSpace, LinearSpace, PiecewiseSpace
 from scalesearch.core.simulate import true_cost
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, LinearSpace, PiecewiseSpace, SearchSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate.stability import Stability
 from tests.core.simulated import EASY, constant
 from tests.core.test_planner import SPACE as STUDY_SPACE

@@ -7,11 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.forks import LATEST, MOST, Forks
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.prefix import shared_steps
 from scalesearch.core.results import TrialResult
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from tests.core.simulated import EASY, constant, decaying, run
 
 MAX_EXAMPLES = 12_800  # 200 steps

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.curve import CurvePoint
 from scalesearch.core.forecast import Source
 from scalesearch.core.known_steps import KnownSteps
+from scalesearch.core.schedule_space import ConstantSpace
 from scalesearch.core.simulate import Decays, true_curve
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 
 from .simulated import EASY, constant, run
 

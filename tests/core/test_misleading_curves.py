@@ -10,10 +10,12 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.planner import Planner
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.results import Outcome, TrialResult
-from scalesearch.core.space import BatchSizes, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate import switch
 from tests.core.crossing_curves import STEP_SECONDS, CrossingCurves, least_seconds, seconds_to_target
 from tests.core.simulated import EASY, constant, run, run_proposal

@@ -8,14 +8,16 @@ from functools import cache
 import numpy as np
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Cost, Goal, Outcome, TrialResult
 from scalesearch.core.schedule import Linear
+from scalesearch.core.schedule_space import ConstantSpace, LinearSpace, PiecewiseSpace
 from scalesearch.core.simulate import Decays, true_cost, true_optimum
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, LinearSpace, PiecewiseSpace, SearchSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate.residual import similarity
 from tests.core.simulated import EASY, constant, decaying, run, run_proposal
 

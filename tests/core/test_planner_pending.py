@@ -9,12 +9,14 @@ from functools import cache
 import numpy as np
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner, Proposal, with_pending
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import TrialResult
+from scalesearch.core.schedule_space import ConstantSpace
 from scalesearch.core.simulate import SimulatedWorkload, true_cost
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval
+from scalesearch.core.space import BatchSizes
 from scalesearch.core.surrogate.residual import similarity
 from tests.core.simulated import EASY, decaying, run, run_proposal
 from tests.core.test_planner import SEARCHING, SPACE, best_cost, planner, study, train

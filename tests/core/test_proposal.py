@@ -6,11 +6,13 @@ from dataclasses import replace
 import pytest
 
 from scalesearch.core.accumulation import AsFewAsFit
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.proposal import smallest_too_large, space_that_fits
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.schedule import Constant
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 
 from .trials import trial
 

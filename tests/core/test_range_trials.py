@@ -5,11 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.proposal import Proposal
 from scalesearch.core.range_trials import RANGE, RANGE_TRIALS, RangeTrials, start_of
 from scalesearch.core.results import Outcome, TrialResult
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate.belief import Belief
 from scalesearch.core.surrogate.stability import Stability, log_point
 from tests.core.simulated import constant

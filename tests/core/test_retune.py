@@ -9,15 +9,17 @@ from unittest.mock import Mock
 
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.race import RUNS_HERE, Race
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Outcome, TrialResult
 from scalesearch.core.retune import RetunePlanner, WarmStart
 from scalesearch.core.scaling_rules import scaling_rules
+from scalesearch.core.schedule_space import ConstantSpace
 from scalesearch.core.simulate import Decays, SimulatedWorkload, true_curve
 from scalesearch.core.simulate.workload import LearningRateMap, StepTime
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.core.surrogate.belief import believe
 from scalesearch.core.surrogate.rate_map import RateMap
 

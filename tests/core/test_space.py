@@ -8,18 +8,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scalesearch.core.accumulation import AsFewAsFit
+from scalesearch.core.axis import Axis, Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.schedule import Constant, Linear, Piecewise, Schedule
-from scalesearch.core.space import (
-    Axis,
-    BatchSizes,
-    ConstantSpace,
-    Interval,
-    LinearSpace,
-    PiecewiseSpace,
-    ScheduleSpace,
-    SearchSpace,
-)
+from scalesearch.core.schedule_space import ConstantSpace, LinearSpace, PiecewiseSpace, ScheduleSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 
 
 @st.composite

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from scalesearch.core.accumulation import AsFewAsFit
+from scalesearch.core.axis import Interval
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Objective
 from scalesearch.core.schedule import Constant, Linear, Piecewise
-from scalesearch.core.space import ConstantSpace, Interval, LinearSpace, PiecewiseSpace
+from scalesearch.core.schedule_space import ConstantSpace, LinearSpace, PiecewiseSpace
 from scalesearch.definition import ResolvedStudy, StudyDefinition, resolve
 from scalesearch.errors import DefinitionError
 

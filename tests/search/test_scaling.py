@@ -14,14 +14,16 @@ import pytest
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.edges import Limits
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner
 from scalesearch.core.range_trials import RANGE
 from scalesearch.core.results import Goal, Objective, Outcome, TrialResult
+from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
 from scalesearch.core.simulate import Decays, SimulatedTrainer, true_optimum
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.search import CappingPruner
 from scalesearch.search.scaling import ScalingSampler, distributions, reported_trials, suggest
 from tests.core.simulated import EASY, decaying, run

@@ -8,10 +8,12 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Cost, Measurement, Objective, Outcome, Reached, TrialResult
 from scalesearch.core.schedule import Constant, Piecewise
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.search.storage import StudyStore
 
 ERROR = "val/classification_error"

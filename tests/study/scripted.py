@@ -14,12 +14,14 @@ from typing import Any
 
 import optuna
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.budget import Budget
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
 from scalesearch.core.retune import WarmStart
 from scalesearch.core.schedule import Constant
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.definition import ResolvedStudy
 from scalesearch.execution.messages import Ended, Event, Measured, Saved, TrialRequest
 from scalesearch.search.lease import Lease

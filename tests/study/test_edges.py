@@ -5,8 +5,9 @@ from dataclasses import replace
 import optuna
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.budget import Budget
-from scalesearch.core.space import BatchSizes, Interval
+from scalesearch.core.space import BatchSizes
 
 from .scripted import BEST_RATE, Session, resolved
 

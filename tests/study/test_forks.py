@@ -12,11 +12,13 @@ from typing import Any
 import optuna
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.budget import Budget
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Measurement, Outcome, TrialResult
 from scalesearch.core.schedule import Constant, Piecewise
-from scalesearch.core.space import BatchSizes, ConstantSpace, Interval, PiecewiseSpace, SearchSpace
+from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
+from scalesearch.core.space import BatchSizes, SearchSpace
 from scalesearch.execution.messages import Saved
 from scalesearch.search.database import open_storage
 from scalesearch.search.queue import OpenTrial

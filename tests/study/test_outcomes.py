@@ -10,11 +10,12 @@ from typing import Any
 import optuna
 import pytest
 
+from scalesearch.core.axis import Interval
 from scalesearch.core.budget import Budget
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Objective, Outcome
 from scalesearch.core.schedule import Constant
-from scalesearch.core.space import BatchSizes, Interval
+from scalesearch.core.space import BatchSizes
 from scalesearch.definition import ResolvedStudy
 from scalesearch.errors import StudyError
 from scalesearch.search.database import open_storage
