@@ -133,7 +133,7 @@ def run_study(options: StudyOptions, *, started: float) -> int:
             stop_requested=stop.requested,
             started=started,
         )
-        ended = _follow(study, budget, console)
+        ended = _follow(study, resolved, budget, console)
         executor.close()
         summary = Summary.of(store)
         _finish_tracking(tracker, store, summary, ended, console, stop)
@@ -144,9 +144,15 @@ def run_study(options: StudyOptions, *, started: float) -> int:
     return 0 if summary.findings.recommendation else EXIT_NOT_REACHED
 
 
-def _follow(study: Study, budget: Budget, console: Console) -> StudyEnded:
+def _follow(study: Study, resolved: ResolvedStudy, budget: Budget, console: Console) -> StudyEnded:
     """Run the study, and show what happens."""
-    with StudyProgress(console, budget=budget, objective=study.objective) as progress:
+    with StudyProgress(
+        console,
+        budget=budget,
+        objective=study.objective,
+        space=resolved.space,
+        train_examples=resolved.train_examples,
+    ) as progress:
         for event in study.events():
             match event:
                 case TrialStarted():

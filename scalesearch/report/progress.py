@@ -12,6 +12,7 @@ from scalesearch.core.budget import Budget, Spent, largest_share
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.recommend import Findings, best_value
 from scalesearch.core.results import Measurement, Objective, Outcome, TrialResult
+from scalesearch.core.space import SearchSpace
 from scalesearch.report import words
 from scalesearch.report.say import say
 from scalesearch.report.terminal import outcome_counts
@@ -22,10 +23,14 @@ _STYLES = {Outcome.REACHED: "green", Outcome.CAPPED: "yellow", Outcome.EXHAUSTED
 class StudyProgress:
     """A context in which a study's trials are shown as they go; writes to `console` only."""
 
-    def __init__(self, console: Console, *, budget: Budget, objective: Objective) -> None:
+    def __init__(
+        self, console: Console, *, budget: Budget, objective: Objective, space: SearchSpace, train_examples: int
+    ) -> None:
         self._console = console
         self._budget = budget
         self._objective = objective
+        self._searched = space.searched()
+        self._train_examples = train_examples
         self._progress = Progress(
             TextColumn("budget"),
             BarColumn(bar_width=20),
@@ -50,7 +55,7 @@ class StudyProgress:
 
     def trial_started(self, number: int, parameters: Parameters, spent: Spent) -> None:
         """Show a trial that begins."""
-        self._running = f"trial {number} ({_point(parameters)})"
+        self._running = f"trial {number} ({self._point(parameters)})"
         self._show(spent, self._running)
 
     def note(self, sentence: str) -> None:
@@ -84,22 +89,26 @@ class StudyProgress:
             reached = words.cost(result.reached.cost(self._objective.minimize), self._objective.minimize) + " to target"
         label = "baseline" if result.is_baseline else "trial"
         surprising = result.outcome in (Outcome.CRASHED, Outcome.DIVERGED, Outcome.OUT_OF_MEMORY)
-        why = f": {result.reason}" if surprising else ""
+        proposed = f" · {result.why}" if result.why else ""
+        ended = f": {result.reason}" if surprising else ""
         return (
-            f"{label:>8} {result.number:<3} {_point(result.parameters):<37} {result.outcome.value:<11} {reached}, "
-            f"{words.count(result.cost.examples)} examples, {words.duration(result.seconds)}{why}"
+            f"{label:>8} {result.number:<3} {self._point(result.parameters):<40} {result.outcome.value:<11} {reached}, "
+            f"{words.count(result.cost.examples)} examples, {words.duration(result.seconds)}{proposed}{ended}"
         )
+
+    def _point(self, parameters: Parameters) -> str:
+        """What tells a trial from others."""
+        accumulated = f" in {parameters.accumulation} micro-batches" if parameters.accumulation > 1 else ""
+        parts = [f"batch {parameters.global_batch_size}{accumulated}", f"lr {parameters.learning_rate:.3g}"]
+        if "momentum" in self._searched and parameters.momentum is not None:
+            parts.append(f"momentum {parameters.momentum:.3g}")
+        return ", ".join([*parts, words.short_decay(parameters.schedule, train_examples=self._train_examples)])
 
     def _show(self, spent: Spent, running: str) -> None:
         parts = [p for p in (_left(self._budget, spent), running, self._standing) if p]
         self._progress.update(
             self._task, completed=largest_share(self._budget, spent), description=" · ".join(parts), refresh=True
         )
-
-
-def _point(parameters: Parameters) -> str:
-    momentum = f", momentum {parameters.momentum:.3g}" if parameters.momentum is not None else ""
-    return f"batch {parameters.global_batch_size}, lr {parameters.learning_rate:.3g}{momentum}"
 
 
 def _left(budget: Budget, spent: Spent) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Goal, Objective
-from scalesearch.core.schedule import Linear, Piecewise, first_step_from
+from scalesearch.core.schedule import Linear, Piecewise, Schedule, first_step_from
 
 
 def duration(seconds: float) -> str:
@@ -78,6 +78,14 @@ def settings(parameters: Parameters, *, replicas: int, train_examples: int) -> s
         parts.append(f"momentum {parameters.momentum:.4g}")
     parts.append(_decay(parameters, train_examples))
     return ", ".join(parts)
+
+
+def short_decay(schedule: Schedule, *, train_examples: int) -> str:
+    """When the learning rate falls, in a few words."""
+    epochs = [f"{b / train_examples:.3g}" for b in schedule.boundaries]
+    if not epochs:
+        return "no decay"
+    return f"{'linear until' if isinstance(schedule, Linear) else 'decay at'} {' and '.join(epochs)} ep"
 
 
 def _decay(parameters: Parameters, train_examples: int) -> str:
