@@ -20,6 +20,7 @@ from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner
 from scalesearch.core.range_trials import RANGE
+from scalesearch.core.range_trials import is_range
 from scalesearch.core.results import Goal, Objective, Outcome, TrialResult
 from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
 from scalesearch.core.simulate import Decays, SimulatedTrainer, true_optimum
@@ -107,6 +108,12 @@ def test_trials_know_their_cap_and_why(study: optuna.Study) -> None:
     assert study.trials[0].user_attrs["why"] == RANGE
     assert all(t.user_attrs["cap"] > 0.0 for t in study.trials)
     assert study.trials[-1].user_attrs["why"] != RANGE
+
+
+def test_results_know_what_they_were_run_for(study: optuna.Study) -> None:
+    results = reported_trials(study, PLANNER)
+    assert [r.why for r in results] == [t.user_attrs["why"] for t in study.trials]
+    assert is_range(results[0])
 
 
 def test_the_script_can_observe_the_cap_itself() -> None:
