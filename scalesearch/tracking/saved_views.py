@@ -167,6 +167,7 @@ def _charts(run_id: str, objective: Objective, decays: int) -> State:
     section = {"uuid": _SECTION, "name": "Optimum", "display": True, "isReordered": False}
     return {
         **_table(run_id, objective),
+        "isAccordionReordered": True,  # else MLflow sorts the sections of its own, such as `gradient`, before ours
         "compareRunSections": [{**section, "deleted": False, "isGenerated": False}],
         "compareRunCharts": [_chart(f"scalesearch-{i}", chart) for i, chart in enumerate(charts)],
     }
