@@ -19,8 +19,7 @@ from scalesearch.core.edges import Limits
 from scalesearch.core.evaluation import EvaluationPlan
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.planner import Planner
-from scalesearch.core.range_trials import RANGE
-from scalesearch.core.range_trials import is_range
+from scalesearch.core.range_trials import RANGE, is_range
 from scalesearch.core.results import Goal, Objective, Outcome, TrialResult
 from scalesearch.core.schedule_space import ConstantSpace, PiecewiseSpace
 from scalesearch.core.simulate import Decays, SimulatedTrainer, true_optimum
