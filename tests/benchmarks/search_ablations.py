@@ -88,7 +88,10 @@ def _for_free(expected: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _by_cost(rank: Callable[..., list[Incumbent]]) -> Callable[..., list[Incumbent]]:
-    return lambda *given, **named: sorted(rank(*given, **named), key=lambda i: i.cost)
+    def as_compared(leader: Incumbent) -> float:
+        return leader.cost * leader.parameters.effective_learning_rate**belief.CALM
+
+    return lambda *given, **named: sorted(rank(*given, **named), key=as_compared)
 
 
 def _of_full_length(propose: Callable[..., Proposal]) -> Callable[..., Proposal]:
@@ -131,6 +134,10 @@ ABLATIONS = {
     "repeats": Ablation(
         "a leader that won once is neither repeated nor doubted",
         ((Belief, "worth_repeating", _always(False)), (belief, "rank", _by_cost)),
+    ),
+    "calm": Ablation(
+        "of equal costs, the one at the lower learning rate is not preferred",
+        ((belief, "CALM", _constant(0.0)),),
     ),
     "cap": Ablation(
         "trials run their full length, but for range trials",

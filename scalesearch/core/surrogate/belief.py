@@ -32,6 +32,9 @@ NEARBY = (
     0.6,
 )  # nats in batch size and in rate at which a run counts 60 % for the model of what is around the best
 LEAST_TRUST = 0.1
+# Nats of cost per nat of learning rate. On real networks some of the runs at high rates take far longer, which the few
+# repeats of a study seldom show.
+CALM = 0.1
 NOISY = 0.08  # standard deviation of log cost above which one run proves little
 
 
@@ -110,12 +113,16 @@ class Belief:
         return Costs(costs.hit * np.exp(mean), costs.miss)
 
     def gains(self, candidates: Sequence[Parameters], *, cap: float) -> tuple[Array, Array]:
-        """Expected improvement over the incumbent's cost, and what a trial capped at `cap` would cost: (candidates,)."""
+        """Expected improvement over the incumbent's cost, and what a trial capped at `cap` would cost: (candidates,).
+
+        Of equal costs, the one at the lower learning rate counts as less.
+        """
         assert self.incumbent is not None
         costs = self.expected_costs(candidates, cap=cap)
         _, deviation = self.residual.at(candidates)
         spread = np.exp(deviation * _antithetic(len(costs.hit))[:, None])
-        gain = np.maximum(self.incumbent.cost - costs.expected() * spread, 0.0).mean(axis=0)
+        expected = costs.expected() * spread * _restlessness(candidates, beside=self.incumbent.parameters)
+        gain = np.maximum(self.incumbent.cost - expected, 0.0).mean(axis=0)
         trial = (costs.hit * (1.0 - costs.miss) + cap * costs.miss).mean(axis=0)
         return gain, trial
 
@@ -226,15 +233,19 @@ def rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
     model_variance = max(LEAST_MODEL_ERROR**2, float(excess))
     seen = model_variance / (model_variance + run_variance / count)
     hits = np.exp(seen * log_seen + (1.0 - seen) * log_model)
-    ranked = []
+    restless = _restlessness(points, beside=points[0])
+    compared = []
     for i, point in enumerate(points):
         runs = len(runs_at[point])
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + runs - count[i]) / (PRIOR_RUNS + runs)
         cost = hits[i] * (1.0 + (MISS_FACTOR - 1.0) * miss)
         log_error = np.sqrt(seen[i] * run_variance / count[i])  # of the two weighed by their errors
-        ranked.append(Incumbent(point, float(cost), float(miss), runs, float(log_error)))
-    # Whoever has won only once must be better by a typical run's luck to lead.
-    return sorted(ranked, key=lambda i: i.cost * (1.0 + belief.noise.log_cost * (i.runs == 1)))
+        # Whoever has won only once must be better by a typical run's luck to lead.
+        doubt = 1.0 + belief.noise.log_cost * (runs == 1)
+        compared.append(
+            (cost * restless[i] * doubt, Incumbent(point, float(cost), float(miss), runs, float(log_error)))
+        )
+    return [leader for _, leader in sorted(compared, key=lambda c: c[0])]
 
 
 def _stable_curves(results: Sequence[TrialResult], losses: Sequence[Array], stability: Stability) -> list[Curve | None]:
@@ -261,6 +272,12 @@ def _nearness(parameters: Sequence[Parameters], best: Parameters) -> Array:
     points = np.array([log_point(p) for p in parameters])
     away = (points - np.array(log_point(best))) / NEARBY
     return np.asarray(np.maximum(np.exp(-0.5 * (away**2).sum(axis=1)), LEAST_TRUST))
+
+
+def _restlessness(parameters: Sequence[Parameters], *, beside: Parameters) -> Array:
+    """By how much costs count as more, at learning rates above that of `beside`, or less: (parameters,)."""
+    rates = np.array([p.effective_learning_rate for p in parameters])
+    return np.asarray((rates / beside.effective_learning_rate) ** CALM)
 
 
 def _antithetic(count: int) -> Array:
