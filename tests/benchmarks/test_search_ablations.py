@@ -192,7 +192,18 @@ def test_repeats(results: tuple[TrialResult, ...]) -> None:
         assert not noisy.worth_repeating(once)
         by_cost = belief.rank(trials, noisy)
     assert by_cost[0].parameters != dearest
-    assert [i.cost for i in by_cost] == sorted(i.cost for i in by_cost)
+    compared = [i.cost * i.parameters.effective_learning_rate**belief.CALM for i in by_cost]
+    assert compared == sorted(compared)
+
+
+def test_the_preference_for_lower_rates(results: tuple[TrialResult, ...]) -> None:
+    believed = believe(results)
+    assert believed.incumbent is not None
+    leader = believed.incumbent.parameters
+    lower = replace(leader, schedule=replace(leader.schedule, learning_rate=0.97 * leader.learning_rate))
+    preferred, _ = believed.gains([lower], cap=2.0 * believed.incumbent.cost)
+    with ABLATIONS["calm"].applied():
+        assert preferred > believed.gains([lower], cap=2.0 * believed.incumbent.cost)[0]
 
 
 def test_caps(results: tuple[TrialResult, ...]) -> None:

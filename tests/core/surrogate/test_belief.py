@@ -9,7 +9,8 @@ import pytest
 
 from scalesearch.core.parameters import Parameters
 from scalesearch.core.results import Cost, Objective, Outcome, Reached, TrialResult
-from scalesearch.core.surrogate.belief import Belief, Incumbent, believe, cost_to_target, loss_of
+from scalesearch.core.surrogate import belief as module
+from scalesearch.core.surrogate.belief import Belief, Incumbent, believe, cost_to_target, loss_of, rank
 from tests.core.simulated import EASY, constant, decaying, run
 
 MAX_EXAMPLES = 1000 * 64
@@ -157,6 +158,25 @@ def test_the_gain_is_that_of_candidates_better_than_the_incumbent() -> None:
     assert gains[1] < belief.incumbent.cost
     assert costs[0] == pytest.approx(cap), "a trial that does not reach the target costs its cap"
     assert 0.0 < costs[1] < cap
+
+
+def test_of_equal_costs_the_lower_rate_counts_as_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    belief = believed(several())
+    assert belief.incumbent is not None
+    cap = 2.0 * belief.incumbent.cost
+    leader = belief.incumbent.parameters
+    rates = (0.95 * leader.learning_rate, 1.05 * leader.learning_rate)
+    around = [replace(leader, schedule=replace(leader.schedule, learning_rate=rate)) for rate in rates]
+    calm, _ = belief.gains(around, cap=cap)
+    monkeypatch.setattr(module, "CALM", 0.0)
+    lower, higher = belief.gains(around, cap=cap)[0]
+    assert calm[0] > lower > 0.0
+    assert 0.0 < calm[1] < higher
+    # Were it to count for much more than costs, the rate alone would decide who leads.
+    tried = [leader.parameters.learning_rate for leader in rank(several(), belief)]
+    for much, leads in ((50.0, min(tried)), (-50.0, max(tried))):
+        monkeypatch.setattr(module, "CALM", much)
+        assert rank(several(), belief)[0].parameters.learning_rate == leads
 
 
 def test_the_cap_lets_an_unlucky_run_of_a_better_point_win() -> None:
