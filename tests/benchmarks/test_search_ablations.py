@@ -196,14 +196,17 @@ def test_repeats(results: tuple[TrialResult, ...]) -> None:
     assert compared == sorted(compared)
 
 
-def test_the_preference_for_lower_rates(results: tuple[TrialResult, ...]) -> None:
+def test_the_preference_for_lower_rates(results: tuple[TrialResult, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(belief, "CALM", 50.0)
     believed = believe(results)
-    assert believed.incumbent is not None
-    leader = believed.incumbent.parameters
-    lower = replace(leader, schedule=replace(leader.schedule, learning_rate=0.97 * leader.learning_rate))
-    preferred, _ = believed.gains([lower], cap=2.0 * believed.incumbent.cost)
+    hit = next(r for r in results if r.reached)
+    schedule = replace(hit.parameters.schedule, learning_rate=0.999 * hit.parameters.learning_rate)
+    lower = replace(hit.parameters, schedule=schedule)
+    as_good = [hit, replace(hit, parameters=lower)]
+    assert belief.rank(as_good, believed)[0].parameters == lower
     with ABLATIONS["calm"].applied():
-        assert preferred > believed.gains([lower], cap=2.0 * believed.incumbent.cost)[0]
+        costs = [leader.cost for leader in belief.rank(as_good, believed)]
+    assert costs == sorted(costs)
 
 
 def test_caps(results: tuple[TrialResult, ...]) -> None:

@@ -160,23 +160,19 @@ def test_the_gain_is_that_of_candidates_better_than_the_incumbent() -> None:
     assert 0.0 < costs[1] < cap
 
 
-def test_of_equal_costs_the_lower_rate_counts_as_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    belief = believed(several())
-    assert belief.incumbent is not None
-    cap = 2.0 * belief.incumbent.cost
-    leader = belief.incumbent.parameters
-    rates = (0.95 * leader.learning_rate, 1.05 * leader.learning_rate)
-    around = [replace(leader, schedule=replace(leader.schedule, learning_rate=rate)) for rate in rates]
-    calm, _ = belief.gains(around, cap=cap)
+def test_of_about_equal_costs_the_lower_rate_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CALM", 0.0)
-    lower, higher = belief.gains(around, cap=cap)[0]
-    assert calm[0] > lower > 0.0
-    assert 0.0 < calm[1] < higher
-    # Were it to count for much more than costs, the rate alone would decide who leads.
-    tried = [leader.parameters.learning_rate for leader in rank(several(), belief)]
-    for much, leads in ((50.0, min(tried)), (-50.0, max(tried))):
-        monkeypatch.setattr(module, "CALM", much)
-        assert rank(several(), belief)[0].parameters.learning_rate == leads
+    belief = believed(several())
+    by_cost = rank(several(), belief)
+    rates = [leader.parameters.learning_rate for leader in by_cost]
+    assert rates[0] > min(rates)
+    lowest = by_cost[int(np.argmin(rates))]
+    difference = np.log(lowest.cost / by_cost[0].cost) / np.log(rates[0] / min(rates))  # in nats per nat
+    for calm, leads in ((0.9 * difference, rates[0]), (1.1 * difference, min(rates))):
+        others = {r.parameters for r in several()} - {lowest.parameters, by_cost[0].parameters}
+        results = [r for r in several() if r.reached is None or r.parameters not in others]
+        monkeypatch.setattr(module, "CALM", calm)
+        assert rank(results, belief)[0].parameters.learning_rate == leads
 
 
 def test_the_cap_lets_an_unlucky_run_of_a_better_point_win() -> None:
