@@ -87,11 +87,8 @@ def _for_free(expected: Callable[..., Array]) -> Callable[..., Array]:
     return lambda costs, **named: expected(costs, miss_factor=1.0)
 
 
-def _by_cost(rank: Callable[..., list[Incumbent]]) -> Callable[..., list[Incumbent]]:
-    def as_compared(leader: Incumbent) -> float:
-        return leader.cost * leader.parameters.effective_learning_rate**belief.CALM
-
-    return lambda *given, **named: sorted(rank(*given, **named), key=as_compared)
+def _without_doubt(rank: Callable[..., list[Incumbent]]) -> Callable[..., list[Incumbent]]:
+    return lambda *given, **named: sorted(rank(*given, **named), key=lambda i: belief.compared_cost(i, luck=0.0))
 
 
 def _of_full_length(propose: Callable[..., Proposal]) -> Callable[..., Proposal]:
@@ -133,7 +130,7 @@ ABLATIONS = {
     ),
     "repeats": Ablation(
         "a leader that won once is neither repeated nor doubted",
-        ((Belief, "worth_repeating", _always(False)), (belief, "rank", _by_cost)),
+        ((Belief, "worth_repeating", _always(False)), (belief, "rank", _without_doubt)),
     ),
     "calm": Ablation(
         "of equal costs, the one at the lower learning rate is not preferred",

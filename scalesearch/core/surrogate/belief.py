@@ -230,17 +230,20 @@ def rank(results: Sequence[TrialResult], belief: Belief) -> list[Incumbent]:
     model_variance = max(LEAST_MODEL_ERROR**2, float(excess))
     seen = model_variance / (model_variance + run_variance / count)
     hits = np.exp(seen * log_seen + (1.0 - seen) * log_model)
-    compared = []
+    ranked = []
     for i, point in enumerate(points):
         runs = len(runs_at[point])
         miss = (PRIOR_RUNS * predicted.miss[:, i].mean() + runs - count[i]) / (PRIOR_RUNS + runs)
         cost = hits[i] * (1.0 + (MISS_FACTOR - 1.0) * miss)
         log_error = np.sqrt(seen[i] * run_variance / count[i])  # of the two weighed by their errors
-        # Whoever has won only once must be better by a typical run's luck to lead.
-        doubt = 1.0 + belief.noise.log_cost * (runs == 1)
-        restless = point.effective_learning_rate**CALM
-        compared.append((cost * doubt * restless, Incumbent(point, float(cost), float(miss), runs, float(log_error))))
-    return [leader for _, leader in sorted(compared, key=lambda c: c[0])]
+        ranked.append(Incumbent(point, float(cost), float(miss), runs, float(log_error)))
+    return sorted(ranked, key=lambda leader: compared_cost(leader, luck=belief.noise.log_cost))
+
+
+def compared_cost(leader: Incumbent, *, luck: float) -> float:
+    """By which leaders are ranked: whoever has won only once must be better by `luck`, that of a typical run, to lead."""
+    doubt = 1.0 + luck * (leader.runs == 1)
+    return float(leader.cost * doubt * leader.parameters.effective_learning_rate**CALM)
 
 
 def _stable_curves(results: Sequence[TrialResult], losses: Sequence[Array], stability: Stability) -> list[Curve | None]:

@@ -168,9 +168,9 @@ def test_of_about_equal_costs_the_lower_rate_leads(monkeypatch: pytest.MonkeyPat
     assert rates[0] > min(rates)
     lowest = by_cost[int(np.argmin(rates))]
     difference = np.log(lowest.cost / by_cost[0].cost) / np.log(rates[0] / min(rates))  # in nats per nat
+    two = (lowest.parameters, by_cost[0].parameters)
+    results = [r for r in several() if r.reached is None or r.parameters in two]
     for calm, leads in ((0.9 * difference, rates[0]), (1.1 * difference, min(rates))):
-        others = {r.parameters for r in several()} - {lowest.parameters, by_cost[0].parameters}
-        results = [r for r in several() if r.reached is None or r.parameters not in others]
         monkeypatch.setattr(module, "CALM", calm)
         assert rank(results, belief)[0].parameters.learning_rate == leads
 
